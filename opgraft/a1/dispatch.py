@@ -1,0 +1,248 @@
+"""Overrides in PyTorch's dispatcher: building them, installing them, and reading who would be reached.
+
+facts of the dispatcher that this rests on (PyTorch 2.13, docs/dispatcher.md):
+
+* a kernel at the backend key is reached in every mode; one at the autograd key is skipped in inference_mode;
+* ``torch.library.get_kernel`` gives the kernel that was there before, and calling it does not recurse;
+* the ``Autograd`` alias keeps PyTorch's own formula, which any autograd key without a kernel of its own shows.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+
+import torch
+
+from opgraft import platforms
+
+from .operator import Gradient, NotDifferentiable, Override
+
+_below_autograd = torch._C._AutoDispatchBelowAutograd
+#: An autograd key that no backend uses here: its computed kernel is PyTorch's own autograd kernel.
+_UNUSED_AUTOGRAD_KEY = "AutogradXLA"
+_NUMBERS = (bool, int, float, complex)
+
+
+class _Inside(threading.local):
+    """Whether this thread is inside an override. Overridden operators called there go straight to native, so that
+    implementations may use each other without recursion and a user's call counts once."""
+
+    active = False
+
+
+inside = _Inside()
+
+
+@functools.lru_cache(maxsize=None)
+def _tensor_positions(overload: torch._ops.OpOverload) -> tuple[int, ...]:
+    return tuple(i for i, a in enumerate(overload._schema.arguments) if str(a.type) == "Tensor" and i > 0)
+
+
+def _without_numbers(overload):
+    """The dispatcher hands a Python override the bare number where native is handed a wrapped one
+    (``x[i] = 32`` calls copy_); returns a function that makes it a 0-dim tensor again, or None if there is no need."""
+    positions = _tensor_positions(overload)
+    if not positions:
+        return None
+
+    def wrap(args):
+        for i in positions:
+            if i < len(args) and isinstance(args[i], _NUMBERS):
+                args = (*args[:i], torch.tensor(args[i], device="cpu"), *args[i + 1 :])
+        return args
+
+    return wrap
+
+
+def backend_kernel(override: Override, level: str, native, count, hand_over):
+    """The kernel for the backend key.
+
+    Args:
+        override: what is replaced.
+        level: which of its kernels serves this platform.
+        native: ``call_boxed`` of the kernel that was there before.
+        count: called once for each call that arrives.
+        hand_over: called with the reason for each call that goes to native.
+    """
+    implementation, unsupported = override.kernels[level], override.unsupported
+    wrap = _without_numbers(override.overload)
+
+    def kernel(keyset, *args, **kwargs):
+        if wrap is not None:
+            args = wrap(args)
+        if inside.active:
+            return native(keyset, *args, **kwargs)
+        count()
+        inside.active = True
+        try:
+            reason = unsupported(*args, **kwargs)
+            if reason is None:
+                return implementation(*args, **kwargs)
+            hand_over(reason)
+            return native(keyset, *args, **kwargs)
+        finally:
+            inside.active = False
+
+    return kernel
+
+
+def autograd_kernel(override: Override, native, count, hand_over):
+    """The kernel for the autograd key of an operator with a :class:`Gradient` of our own.
+
+    Without a gradient to keep it goes on below autograd, where :func:`backend_kernel` counts the call. An input
+    that the kernels do not take goes to native here, while autograd still records, so native's gradient is kept.
+    """
+    overload, unsupported = override.overload, override.unsupported
+    wrap = _without_numbers(overload)
+    function = _autograd_function(override)
+    any_requires_grad = torch._C._any_requires_grad
+    after_autograd = torch._C._after_autograd_keyset
+
+    def kernel(keyset, *args, **kwargs):
+        if wrap is not None:
+            args = wrap(args)
+        if inside.active:
+            return native(keyset, *args, **kwargs)
+        forward_mode = torch.autograd.forward_ad._current_level >= 0
+        if not forward_mode and not (torch.is_grad_enabled() and any_requires_grad(*args)):
+            with _below_autograd():
+                return overload.redispatch(keyset & after_autograd, *args, **kwargs)
+        reason = "forward-mode AD" if forward_mode else unsupported(*args, **kwargs)
+        if reason is None:
+            return function.apply(keyset, kwargs, *args)
+        count()
+        hand_over(reason)
+        inside.active = True
+        try:
+            return native(keyset, *args, **kwargs)
+        finally:
+            inside.active = False
+
+    return kernel
+
+
+def _autograd_function(override: Override):
+    overload, gradient = override.overload, override.gradient
+    after_autograd = torch._C._after_autograd_keyset
+    positional = [a for a in overload._schema.arguments if not a.kwarg_only]
+
+    class Function(torch.autograd.function._SingleLevelFunction):
+        # Single level: inside the dispatcher functorch is already at one of its levels, and a Function that started
+        # its own interpretation there would lose it.
+        @staticmethod
+        def forward(ctx, keyset, keywords, *args):
+            with _below_autograd():
+                output = overload.redispatch(keyset & after_autograd, *args, **keywords)
+                inputs = args + tuple(a.default_value for a in positional[len(args) :])
+                ctx.given = len(args)
+                gradient.save(ctx, inputs, keywords, output)
+            return output
+
+        @staticmethod
+        def backward(ctx, grad):
+            return (None, None, *gradient.backward(ctx, grad)[: ctx.given])
+
+    Function.__name__ = Function.__qualname__ = f"Opgraft{override.qualified_name.partition('::')[2].title()}"
+    return Function
+
+
+def call_directly(override: Override, self: torch.Tensor, *args, **kwargs):
+    """Run an override's kernel for the platform of ``self``, below autograd; native where it is not supported.
+
+    Raises:
+        RuntimeError: no platform describes the device of ``self``.
+    """
+    profile = platforms.profile_for_device(self.device.type)
+    if profile is None:
+        known = ", ".join(p.device_type for p in platforms.profiles().values())
+        raise RuntimeError(f"no platform describes the device type {self.device.type!r}; described: {known}")
+    before, inside.active = inside.active, True
+    try:
+        with _below_autograd():
+            if override.unsupported(self, *args, **kwargs) is None:
+                return override.kernels[profile.kernel_level](self, *args, **kwargs)
+            return override.overload(self, *args, **kwargs)
+    finally:
+        inside.active = before
+
+
+def restored_formula(override: Override):
+    """A kernel for the autograd key that is PyTorch's own, for where a vendor's kernel shadows it."""
+    return torch.library.get_kernel(override.overload, _UNUSED_AUTOGRAD_KEY).call_boxed
+
+
+def install(override: Override, profile, count, hand_over) -> list[torch.library.Library]:
+    """Install one override for a platform.
+
+    Returns:
+        The libraries that hold it, to be removed in reverse order.
+    """
+    overload, (autograd_key, backend_key) = override.overload, profile.keys
+    name = override.qualified_name
+    native = torch.library.get_kernel(overload, backend_key).call_boxed
+    kernels = {backend_key: backend_kernel(override, profile.kernel_level, native, count, hand_over)}
+    if issubclass(override.gradient, Gradient):
+        native_autograd = torch.library.get_kernel(overload, autograd_key).call_boxed
+        kernels[autograd_key] = autograd_kernel(override, native_autograd, count, hand_over)
+    elif torch._C._dispatch_has_kernel_for_dispatch_key(name, autograd_key):
+        if issubclass(override.gradient, NotDifferentiable):
+            kernels[autograd_key] = torch.library.fallthrough_kernel
+        else:
+            kernels[autograd_key] = restored_formula(override)
+    libraries: list[torch.library.Library] = []
+    try:
+        for key, kernel in kernels.items():
+            library = torch.library.Library("aten", "IMPL")
+            libraries.append(library)
+            keyed = kernel is not torch.library.fallthrough_kernel
+            library.impl(overload, kernel, key, with_keyset=keyed)
+    except BaseException:
+        uninstall(libraries)
+        raise
+    return libraries
+
+
+def uninstall(libraries: list[torch.library.Library]) -> None:
+    """Take kernels out of the dispatcher again; what was there before is reached again."""
+    while libraries:
+        libraries.pop()._destroy()
+
+
+_ROW = re.compile(r"^(?P<key>\w+): (?P<where>.*) \[(?P<kind>[^\]]+)\]$")
+_OURS = f"registered at {__file__}:"
+
+
+def table(name: str) -> dict[str, tuple[str, str]]:
+    """The computed dispatch table of an operator: key -> (where the kernel was registered, what kind it is)."""
+    rows = (_ROW.match(line) for line in torch._C._dispatch_dump_table(name).splitlines())
+    return {row["key"]: (row["where"], row["kind"]) for row in rows if row}
+
+
+def unreachable(override: Override, profile) -> str | None:
+    """Why an installed override would not be reached in some mode, or None. Reads the dispatcher's tables only."""
+    name, (autograd_key, backend_key) = override.qualified_name, profile.keys
+    rows = table(name)
+    where, kind = rows.get(backend_key, ("nothing", "none"))
+    if _OURS not in where:
+        return (
+            f"{name} at {backend_key} would run the kernel {where} [{kind}], so the override is not reached in inference_mode "
+            "(vLLM runs its forward in that mode)"
+        )
+    where, kind = rows.get(autograd_key, ("nothing", "none"))
+    if _OURS not in where and kind in ("kernel", "math kernel"):
+        return f"{name} at {autograd_key} runs the kernel {where} [{kind}], which hides the override in grad and no_grad mode"
+    return None
+
+
+def schema_problem(override: Override) -> str | None:
+    """How the running PyTorch's schema differs from the declared one, or None if calls made for either fit."""
+    declared = torch._C.parse_schema(override.schema)
+    try:
+        actual = override.overload._schema
+    except AttributeError:
+        return f"PyTorch {torch.__version__} has no operator {override.qualified_name}"
+    if not actual.is_backward_compatible_with(declared):
+        return f"PyTorch {torch.__version__} declares {actual}, the override was written for {override.schema}"
+    return None

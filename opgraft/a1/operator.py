@@ -1,0 +1,115 @@
+"""How an operator declares itself: which ATen schemas it replaces, with what, and how the gradient is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Kernel = Callable[..., Any]
+
+
+class Formula:
+    """PyTorch's own derivative formula stays in charge (clone, copy_, embedding).
+
+    The kernel goes to the backend key, below autograd. Only where a vendor's package put its own kernel at the
+    autograd key, which would shadow ours, PyTorch's formula is put back on top of it.
+    """
+
+
+class NotDifferentiable:
+    """The result carries no gradient (item, empty_like): the kernel goes to the backend key."""
+
+
+class Gradient:
+    """Our own derivative, for operators that PyTorch composes from others (contiguous, type_as, dropout).
+
+    A kernel at the backend key switches such a composite off together with its gradient, so the autograd key
+    gets a function built from these two methods.
+    """
+
+    @staticmethod
+    def save(ctx, inputs: tuple, keywords: dict, output: torch.Tensor) -> None:
+        """Keep on ``ctx`` what the backward needs; ``inputs`` are the positional arguments, defaults filled in."""
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> tuple:
+        """One gradient (or None) for each positional argument. Built from differentiable calls, it can itself be
+        differentiated."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Override:
+    """One ATen schema and what replaces it.
+
+    Attributes:
+        schema: as PyTorch spells it; checked against the PyTorch that is running.
+        kernels: the implementation for each kernel level, called with the schema's arguments.
+        unsupported: called with the same arguments, returns why the kernels do not take them, or None. Such a
+            call goes to native and the reason is counted. It may read metadata only (shape, dtype, …).
+        gradient: how the gradient is kept.
+    """
+
+    schema: str
+    kernels: Mapping[str, Kernel]
+    unsupported: Kernel
+    gradient: type = Formula
+
+    @property
+    def qualified_name(self) -> str:
+        """``aten::clone`` or ``aten::empty.memory_format``."""
+        return self.schema.partition("(")[0]
+
+    def call(self, *args, **kwargs):
+        """Run the kernel of the first argument's platform directly: no registration, no counting, no gradient."""
+        from opgraft.a1 import dispatch
+
+        return dispatch.call_directly(self, *args, **kwargs)
+
+    @property
+    def overload(self) -> torch._ops.OpOverload:
+        """The operator as an object."""
+        namespace, _, rest = self.qualified_name.partition("::")
+        packet, _, overload = rest.partition(".")
+        return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator's declaration. Its folder holds one of these, and nothing of how registration works.
+
+    Attributes:
+        name: the folder's name.
+        overrides: the ATen schemas it replaces together.
+        refusal: for an operator that cannot be registered by design, why; it then has no overrides.
+    """
+
+    name: str
+    overrides: tuple[Override, ...] = field(default=())
+    refusal: str | None = None
+
+    def register_a1(self, dispatch_key: str = "AutogradPrivateUse1", counter: dict | None = None, platform: str | None = None):
+        """Replace the operator on a platform by our kernel.
+
+        Args:
+            dispatch_key: one of the platform's two keys, its autograd key (canonical) or its backend key. Either
+                way the override is reached in grad mode, ``no_grad`` and ``inference_mode``.
+            counter: ``counter["n"]`` counts the calls that reach the operator, from 0 if it is not set.
+            platform: the platform's name; if None it follows from the key and the backend that is present.
+
+        Returns:
+            The :class:`~opgraft.a1.Registration`: a context manager with ``remove()``, ``hits`` and
+            ``handed_to_native``. The library keeps it alive until it is removed.
+
+        Raises:
+            RuntimeError: unknown platform or key, the device is not usable here, the operator is registered for
+                this platform already, or the override could not be reached.
+            NotImplementedError: the operator cannot be registered by design.
+            TypeError: an argument is of the wrong type.
+        """
+        from . import registry
+
+        return registry.register(self, dispatch_key, counter, platform)

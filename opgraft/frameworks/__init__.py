@@ -1,0 +1,1 @@
+"""Real models and engines with and without overrides."""

@@ -1,0 +1,192 @@
+"""The one launcher: every Triton kernel of the library goes through :func:`launch`.
+
+It skips empty grids, enters the device's context, and chooses how the kernel runs: compiled on a real
+device; through the Triton interpreter, on the tensors' own memory, on the simulated device and on the CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from triton._C.libtriton import ir
+from triton.runtime import interpreter
+from triton.runtime.interpreter import GridExecutor, InterpretedFunction
+from triton.runtime.jit import JITFunction, TensorWrapper, mangle_type
+
+from opgraft import sim
+from opgraft.sim import guard, memory
+
+#: Integer dtypes by width in bytes: what a kernel that only moves bits reads and writes.
+WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
+
+_interpreting = threading.RLock()
+_triton_convert_float = interpreter._convert_float
+
+
+def words(tensor: torch.Tensor, width: int) -> TensorWrapper:
+    """The tensor's memory as integers of ``width`` bytes (1, 2, 4 or 8), for kernels that only move bits."""
+    return TensorWrapper(tensor, WORDS[width])
+
+
+def interpreted(device: torch.device) -> bool:
+    """Whether kernels on this device run through the Triton interpreter."""
+    return device.type == "cpu" or sim.active(device.type)
+
+
+def block_size(numel: int, device: torch.device, compiled: int = 1024) -> int:
+    """Elements per program of a one-dimensional kernel.
+
+    Compiled kernels use ``compiled``. The interpreter pays about a millisecond per program, so its blocks grow
+    with the tensor, but stay small enough that a tensor over 1024 elements takes several programs and a tail.
+    """
+    if not interpreted(device):
+        return compiled
+    return min(max(1024, triton.next_power_of_2(numel // 64 + 1)), 1 << 20)
+
+
+def launch(kernel: JITFunction, grid: tuple[int, ...], *args, **meta) -> None:
+    """Run ``kernel`` over ``grid`` programs, on the device of the first tensor argument.
+
+    Args:
+        kernel: a ``@triton.jit`` function.
+        grid: one to three program counts; nothing runs if one of them is 0.
+        args: tensors, :func:`words` of tensors, numbers and tuples of numbers, in the kernel's order.
+        meta: ``constexpr`` arguments, and ``num_warps``/``num_stages`` for compiled kernels.
+
+    Raises:
+        RuntimeError: tensors on several devices.
+        opgraft.sim.MemoryFault: on the simulated device, the kernel wrote outside its tensors.
+    """
+    if 0 in grid:
+        return
+    tensors = [a.base if isinstance(a, TensorWrapper) else a for a in args if isinstance(a, (torch.Tensor, TensorWrapper))]
+    device = tensors[0].device
+    if any(t.device != device for t in tensors):
+        raise RuntimeError(f"kernel {kernel.fn.__name__}: tensors on several devices: {[str(t.device) for t in tensors]}")
+    if device.type == "cpu":
+        _interpret(kernel, grid, args, meta)
+        return
+    backend = torch.get_device_module(device)
+    if backend.current_device() == device.index:
+        _run(kernel, grid, device, tensors, args, meta)
+    else:
+        with backend.device(device.index):
+            _run(kernel, grid, device, tensors, args, meta)
+
+
+def _run(kernel, grid, device, tensors, args, meta) -> None:
+    if sim.active(device.type):
+        run_on_simulated(kernel, grid, tensors, args, meta)
+    else:
+        kernel[grid](*args, **meta)
+
+
+def run_on_simulated(kernel, grid, tensors, args, meta) -> None:
+    """Interpret a kernel as the simulated device does: in its context, with live storages, red zones after.
+
+    Raises:
+        RuntimeError: the current device is not the tensors' device. On a chip that launch would run on the
+            wrong device and read foreign addresses.
+        opgraft.sim.MemoryFault: a storage is freed or foreign, or a red zone was written to.
+    """
+    name = kernel.fn.__name__
+    for tensor in tensors:
+        if tensor.device.index != guard.current_device():
+            raise RuntimeError(
+                f"kernel {name}: launched in the context of device {guard.current_device()} with a tensor on {tensor.device}; "
+                "enter the tensor's device first (opgraft.kernels.launch does)"
+            )
+        memory.host_alias(tensor)
+    _interpret(kernel, grid, args, meta)
+    memory.check_tensors(tensors, name)
+
+
+def _convert_float(data: np.ndarray, source: tl.dtype, target: tl.dtype, rounding_mode) -> np.ndarray:
+    """The interpreter's conversion between floating-point formats held as bits, rounding to nearest even.
+
+    Triton's own (3.6 and 3.9) truncates fp32 to bf16 where compiled kernels round, so it is replaced while
+    kernels are interpreted; other rounding modes stay Triton's.
+    """
+    formats = {tl.bfloat16: torch.bfloat16, tl.float16: torch.float16, tl.float32: torch.float32}
+    if rounding_mode not in (None, ir.ROUNDING_MODE.RTNE) or not {source, target} <= formats.keys():
+        return _triton_convert_float(data, source, target, rounding_mode)
+    bits = {16: torch.int16, 32: torch.int32}
+    signed = torch.from_numpy(np.ascontiguousarray(data).view(f"i{source.primitive_bitwidth // 8}").reshape(-1))
+    converted = signed.view(formats[source]).to(formats[target]).view(bits[target.primitive_bitwidth])
+    return converted.numpy().view(f"u{target.primitive_bitwidth // 8}").reshape(data.shape)
+
+
+class _InPlaceExecutor(GridExecutor):
+    """The interpreter's executor without its copies to and from the host: the memory is the host's already."""
+
+    def _init_args_hst(self, args_dev, kwargs):
+        return args_dev, kwargs
+
+    def _restore_args_dev(self, args_dev, args_hst, kwargs, kwargs_hst):
+        return None
+
+
+@functools.cache
+def _interpreted_function(kernel: _Identity) -> InterpretedFunction:
+    return InterpretedFunction(kernel.function.fn)
+
+
+class _Identity:
+    """A dictionary key for a JITFunction, whose own hash compiles it."""
+
+    def __init__(self, function: JITFunction):
+        self.function = function
+
+    def __hash__(self):
+        return id(self.function)
+
+    def __eq__(self, other):
+        return self.function is other.function
+
+
+@functools.cache
+def _namespaces(kernel: _Identity) -> list[dict]:
+    """Every namespace in which the kernel, its helpers or triton.language may find a JIT function."""
+    import sys
+
+    mangle_type(torch.empty(0, device="cpu"))  # Triton finishes importing its language modules here
+    spaces = [vars(m) for n, m in list(sys.modules.items()) if n.startswith("triton.language") and m is not None]
+    waiting, seen = [kernel.function], set()
+    while waiting:
+        function = waiting.pop()
+        space = function.fn.__globals__
+        if id(space) not in seen:
+            seen.add(id(space))
+            spaces.append(space)
+            waiting.extend(v for v in space.values() if isinstance(v, JITFunction))
+    return spaces
+
+
+def _interpret(kernel: JITFunction, grid, args, meta) -> None:
+    """Interpret one launch.
+
+    ``@triton.jit`` decided at import that these functions compile, so for the length of the launch every JIT
+    function the kernel can name is replaced by its interpreted twin. This does not need TRITON_INTERPRET, and
+    a real device in the same process keeps compiling.
+    """
+    key = _Identity(kernel)
+    with _interpreting:
+        replaced = [(vars(interpreter), "_convert_float", _triton_convert_float)]
+        interpreter._convert_float = _convert_float
+        for space in _namespaces(key):
+            for name, value in list(space.items()):
+                if isinstance(value, JITFunction):
+                    replaced.append((space, name, value))
+                    space[name] = _interpreted_function(_Identity(value))
+        try:
+            function = _interpreted_function(key)
+            with np.errstate(all="ignore"):  # casts of NaN and out of range values are the kernel's business
+                _InPlaceExecutor(function.rewrite(), function.arg_names, grid)(*args, **meta)
+        finally:
+            for space, name, value in replaced:
+                space[name] = value

@@ -1,0 +1,68 @@
+"""Outputs of kernels: ordinary empty tensors, or guarded ones while a proof is running."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import torch
+
+_state = threading.local()
+ZONE_BYTES = 256
+
+
+def new_like(tensor: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
+    """An uninitialised tensor with the size, dtype, device and (for the memory format) strides native gives."""
+    if getattr(_state, "guard", None) is None:
+        return torch.empty_like(tensor, memory_format=memory_format)
+    shape = torch.empty_like(tensor, memory_format=memory_format, device="meta")
+    return new_empty_strided(shape.shape, shape.stride(), tensor.dtype, tensor.device)
+
+
+def new_empty_strided(size, stride, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """An uninitialised tensor with this geometry."""
+    guard = getattr(_state, "guard", None)
+    if guard is None:
+        return torch.empty_strided(size, stride, dtype=dtype, device=device)
+    return guard.new(size, stride, dtype, device)
+
+
+class GuardedOutputs(contextlib.AbstractContextManager):
+    """While active, a kernel's outputs are poisoned and lie between zones that :meth:`check` inspects.
+
+    It works on every device, so a proof on a chip without a memory checker still sees an unwritten element
+    (run twice with two fills and compare) and a write just outside the output.
+
+    Args:
+        fill: the byte that fresh outputs hold, 0 to 255.
+    """
+
+    def __init__(self, fill: int):
+        self.fill = fill
+        self._blocks: list[tuple[torch.Tensor, int]] = []
+
+    def __enter__(self):
+        self._before = getattr(_state, "guard", None)
+        _state.guard = self
+        return self
+
+    def __exit__(self, *_):
+        _state.guard = self._before
+        return None
+
+    def new(self, size, stride, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A poisoned tensor inside a larger block."""
+        span = 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride))
+        nbytes = span * dtype.itemsize
+        block = torch.full((nbytes + 2 * ZONE_BYTES,), self.fill, dtype=torch.uint8, device=device)
+        self._blocks.append((block, nbytes))
+        whole = block[: block.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+        return whole.as_strided(size, stride, ZONE_BYTES // dtype.itemsize)
+
+    def check(self) -> None:
+        """Raises AssertionError if a byte just before or after an output was changed."""
+        for block, nbytes in self._blocks:
+            host = block.cpu()
+            for side, zone in (("before", host[:ZONE_BYTES]), ("after", host[ZONE_BYTES + nbytes :])):
+                changed = int((zone != self.fill).sum())
+                assert not changed, f"the kernel wrote {changed} byte(s) just {side} its output of {nbytes} bytes"

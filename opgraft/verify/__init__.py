@@ -1,0 +1,12 @@
+"""Proving an operator: the three levels, golden data, sentinels, the interception matrix."""
+
+from .framework_level import FrameworkLevel
+from .inputs import Case, TensorSpec, tensor_cases
+from .kernel_level import KernelLevel
+from .levels import LEVELS, Check, Result, ready, run_check
+from .op_level import OpLevel
+
+__all__ = [
+    "LEVELS", "Case", "Check", "FrameworkLevel", "KernelLevel", "OpLevel", "Result", "TensorSpec", "ready",
+    "run_check", "tensor_cases",
+]  # fmt: skip

@@ -1,0 +1,68 @@
+"""Framework level: does a real model still work with the override?
+
+Here the model is a small decoder trained for some steps (forward, backward, optimiser) and decoded greedily on the
+platform's device, with and without the override. Real engines are ``opgraft verify --engine``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from opgraft.a1 import Operator, Registration
+from opgraft.frameworks import decoder
+from opgraft.platforms import Profile
+
+from .compare import assert_same
+from .levels import Check, pytest_function
+
+
+@dataclass
+class FrameworkLevel:
+    """The framework level of one operator.
+
+    Attributes:
+        operator: its declaration.
+        exact: whether losses, gradients and weights must be equal bit for bit.
+        sizes: of the model; dropout is on only for operators that need it.
+    """
+
+    operator: Operator
+    exact: bool = True
+    sizes: decoder.Sizes = decoder.Sizes()
+    level = "framework"
+
+    def checks(self, profile: Profile) -> Iterator[Check]:
+        """Training and decoding, with and without."""
+        look_at = f"ops/{self.operator.name}/register.py: `gradient`, `unsupported`; the op level says which call differs"
+        yield Check("decoder: training and greedy decoding", lambda: self._compare(profile), look_at)
+
+    @property
+    def test(self):
+        """The level as a pytest test."""
+        return pytest_function(self)
+
+    @contextlib.contextmanager
+    def registered(self, profile: Profile) -> Iterator[Registration]:
+        """The operator registered for the platform."""
+        with self.operator.register_a1(profile.dispatch_key, platform=profile.name) as registration:
+            yield registration
+
+    def _compare(self, profile: Profile) -> dict:
+        native = decoder.run(profile.device, self.sizes)
+        with self.registered(profile) as registration:
+            ours = decoder.run(profile.device, self.sizes)
+        assert ours.gradients.keys() == native.gradients.keys(), (
+            f"parameters without a gradient: {sorted(native.gradients.keys() - ours.gradients.keys())}"
+        )
+        assert_same(ours.gradients, native.gradients, "gradients of the first step", self.exact)
+        assert_same(ours.weights, native.weights, "weights after training", self.exact)
+        assert ours.tokens == native.tokens, f"greedy decoding gave {ours.tokens}, native {native.tokens}"
+        assert registration.hits, "not exercised: the model never called the operator"
+        return {
+            "hits": registration.hits,
+            "handed to native": registration.handed_to_native,
+            "losses": ours.losses,
+            "tokens": ours.tokens,
+        }

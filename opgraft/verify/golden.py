@@ -1,0 +1,89 @@
+"""Golden data: small committed inputs and results, made on the CPU from an operator's reference.
+
+``golden/spec.json`` declares the inputs and holds the hash of ``golden/data.safetensors``. ``script/make_golden.py``
+writes both; no test run does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+from collections.abc import Callable, Iterable
+
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from opgraft import ops
+
+from .inputs import Case, TensorSpec
+
+
+def folder(operator: str) -> pathlib.Path:
+    """The operator's golden folder."""
+    return pathlib.Path(ops.load(operator).__file__).parent / "golden"
+
+
+def exists(operator: str) -> bool:
+    """Whether the operator has golden data."""
+    return operator in ops.modules() and (folder(operator) / "spec.json").exists()
+
+
+def make(operator: str, cases: Iterable[Case], reference: Callable) -> int:
+    """Write golden data for the cases marked golden; returns how many there were."""
+    tensors: dict[str, torch.Tensor] = {}
+    declared = []
+    for number, case in enumerate(c for c in cases if c.golden):
+        args = case.arguments("cpu")
+        for place, arg in enumerate(args):
+            if isinstance(arg, torch.Tensor):
+                # The bytes of the storage, so that the declared strides apply to the stored tensor.
+                span = arg.untyped_storage().nbytes() // arg.dtype.itemsize
+                tensors[f"{number}.in{place}"] = arg.as_strided((span,), (1,), 0).clone()
+        tensors[f"{number}.out"] = reference(*args, **case.kwargs).contiguous()
+        declared.append({"name": case.name, "args": [_declare(a) for a in case.args], "kwargs": case.kwargs})
+    data = save_tensors(tensors)
+    target = folder(operator)
+    target.mkdir(exist_ok=True)
+    (target / "data.safetensors").write_bytes(data)
+    spec = {"made with": f"torch {torch.__version__}", "sha256": hashlib.sha256(data).hexdigest(), "cases": declared}
+    (target / "spec.json").write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
+    return len(declared)
+
+
+def load(operator: str) -> list[tuple[Case, tuple, torch.Tensor]]:
+    """The stored cases: (case, positional arguments on the CPU in their declared geometry, expected result).
+
+    Raises:
+        AssertionError: the data is not what the spec's hash says.
+    """
+    spec = json.loads((folder(operator) / "spec.json").read_text(encoding="utf-8"))
+    data = (folder(operator) / "data.safetensors").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == spec["sha256"], f"{operator}: golden/data.safetensors was changed (sha256)"
+    tensors = load_tensors(data)
+    stored = []
+    for number, declared in enumerate(spec["cases"]):
+        case = Case(declared["name"], tuple(_restore(a) for a in declared["args"]), declared["kwargs"])
+        args = []
+        for place, arg in enumerate(case.args):
+            if isinstance(arg, TensorSpec):
+                strides = arg.strides if arg.strides is not None else torch.empty(arg.shape, device="meta").stride()
+                arg = tensors[f"{number}.in{place}"].as_strided(arg.shape, strides, arg.offset)
+            args.append(arg)
+        stored.append((case, tuple(args), tensors[f"{number}.out"]))
+    return stored
+
+
+def _declare(arg):
+    return {"tensor": dataclasses.asdict(arg)} if isinstance(arg, TensorSpec) else arg
+
+
+def _restore(arg):
+    if not isinstance(arg, dict):
+        return arg
+    fields = arg["tensor"]
+    for name in ("shape", "strides"):
+        fields[name] = tuple(fields[name]) if fields[name] is not None else None
+    return TensorSpec(**fields)

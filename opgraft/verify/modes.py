@@ -1,0 +1,77 @@
+"""The ways PyTorch calls an operator: grad mode, inference_mode, functorch, compile, …
+
+Each mode makes one user's call with tensors of the platform's device and returns the result. The op level counts
+hits in them and compares values; ``opgraft probe`` prints what they show as a matrix.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Call = Callable[..., object]
+
+
+class _PassThrough(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+def _under(context: Callable[[], object]):
+    def run(call: Call, args: tuple, kwargs: dict, device: torch.device):
+        with context():
+            return call(*args, **kwargs)
+
+    return run
+
+
+def _autocast(call, args, kwargs, device):
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        return call(*args, **kwargs)
+
+
+def _vmap(call, args, kwargs, device):
+    """One call over a batch of two copies; the first of the two results."""
+    batched = tuple(torch.stack([a, a]) if isinstance(a, torch.Tensor) else a for a in args)
+    axes = tuple(0 if isinstance(a, torch.Tensor) else None for a in args)
+    return torch.func.vmap(lambda *a: call(*a, **kwargs), axes, randomness="same")(*batched)[0]
+
+
+def _functional_grad(call, args, kwargs, device):
+    """The call inside ``torch.func.grad``; its primal result."""
+
+    def loss(x):
+        result = call(x, *args[1:], **kwargs)
+        return result.sum(), result
+
+    return torch.func.grad(loss, has_aux=True)(args[0])[1]
+
+
+def _thread(call, args, kwargs, device):
+    result: list = []
+    thread = threading.Thread(target=lambda: result.append(call(*args, **kwargs)))
+    thread.start()
+    thread.join()
+    return result[0]
+
+
+def _compile(call, args, kwargs, device):
+    torch._dynamo.reset()
+    return torch.compile(lambda *a: call(*a, **kwargs), backend="aot_eager", fullgraph=True)(*args)
+
+
+#: Modes by name. Each counts one hit for the one call it makes.
+PLAIN: dict[str, Callable] = {
+    "grad": _under(torch.enable_grad),
+    "no_grad": _under(torch.no_grad),
+    "inference_mode": _under(torch.inference_mode),
+    "autocast": _autocast,
+    "dispatch mode": _under(_PassThrough),
+    "thread": _thread,
+    "compile": _compile,
+}
+#: Modes that need a tensor result and, for ``func.grad``, a floating-point first argument.
+FUNCTIONAL: dict[str, Callable] = {"vmap": _vmap, "func.grad": _functional_grad}

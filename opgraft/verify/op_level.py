@@ -1,0 +1,196 @@
+"""Op level: does the ordinary PyTorch call reach the kernel, and mean the same?
+
+The operator is registered for the platform and called as a user calls it; results are compared with native PyTorch
+on the CPU, and every call must be counted exactly once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from opgraft.a1 import NotDifferentiable, Operator, Registration
+from opgraft.platforms import Profile
+
+from . import modes
+from .compare import assert_same
+from .inputs import Case, TensorSpec
+from .levels import Check, pytest_function
+
+
+@dataclass
+class OpLevel:
+    """The op level of one operator.
+
+    Attributes:
+        operator: its declaration.
+        call: the user's call, as ``torch.clone`` or ``lambda x: x.clone()``.
+        cases: what it is called with; ``native`` in a case says that the call must be handed over, and why.
+        sample: the case that the modes are run with; its first tensor is floating-point and small.
+        exact: bit for bit; else within the contract's tolerances.
+        functional: whether ``torch.func.vmap`` and ``grad`` apply to it.
+        register: how it is registered; other than the operator's own only to test this level.
+        extra: checks that are particular to the operator.
+    """
+
+    operator: Operator
+    call: Callable
+    cases: Iterable[Case]
+    sample: Case
+    exact: bool = True
+    functional: bool = True
+    register: Callable[[Profile], Registration] | None = None
+    extra: Callable[[Profile], Iterable[Check]] = lambda profile: ()
+    level = "op"
+
+    def checks(self, profile: Profile) -> Iterator[Check]:
+        """A check for every mode and case, gradients, removal, and what is particular."""
+        name = self.operator.name
+        reach = "the dispatch key and opgraft/a1/dispatch.py: `opgraft probe` shows which modes reach the override"
+        kernel = f"ops/{name}/kernel and `unsupported` in ops/{name}/register.py"
+        for mode in self.modes():
+            yield Check(f"mode {mode}", lambda mode=mode: self._mode(mode, profile), reach)
+        if self.differentiable:
+            gradient = f"`gradient` in ops/{name}/register.py"
+            yield Check("gradient", lambda: self._gradient(profile), gradient)
+            yield Check("second gradient", lambda: self._second_gradient(profile), gradient)
+        yield Check("FakeTensor", lambda: self._fake(profile), reach)
+        for case in self.cases:
+            yield Check(case.name, lambda case=case: self._case(case, profile), kernel)
+        if profile.device_type != "cpu":
+            yield Check("another device index", lambda: self._other_device(profile), "opgraft/kernels/launch.py")
+        yield Check("removal", lambda: self._removal(profile), "opgraft/a1/registry.py")
+        yield from self.extra(profile)
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether the operator's result carries a gradient."""
+        return not issubclass(self.operator.overrides[0].gradient, NotDifferentiable)
+
+    @property
+    def test(self):
+        """The level as a pytest test."""
+        return pytest_function(self)
+
+    def modes(self) -> dict[str, Callable]:
+        """The modes that apply to the operator."""
+        return {**modes.PLAIN, **(modes.FUNCTIONAL if self.functional else {})}
+
+    @contextlib.contextmanager
+    def registered(self, profile: Profile) -> Iterator[Registration]:
+        """The operator registered for the platform."""
+        make = self.register or (lambda p: self.operator.register_a1(p.dispatch_key, platform=p.name))
+        with make(profile) as registration, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*not implemented the autograd.*")
+            yield registration
+
+    def native(self, case: Case):
+        """What native PyTorch gives on the CPU."""
+        return self.call(*case.arguments("cpu"), **case.kwargs)
+
+    def _mode(self, mode: str, profile: Profile) -> dict:
+        case = self.sample
+        with self.registered(profile) as registration:
+            got = self.modes()[mode](self.call, case.arguments(profile.device), case.kwargs, torch.device(profile.device))
+            hits = registration.hits
+        assert hits == 1, f"{mode}: one call was counted {hits} times" + ("; the override is never reached there" if not hits else "")
+        want = self.modes()[mode](self.call, case.arguments("cpu"), case.kwargs, torch.device("cpu"))
+        assert_same(got, want, mode, self.exact)
+        return {"hits": hits}
+
+    def _leaves(self, case: Case, device):
+        args = tuple(
+            a.with_grad().on(device) if isinstance(a, TensorSpec) and a.torch_dtype.is_floating_point else a for a in case.args
+        )
+        args = tuple(a.on(device) if isinstance(a, TensorSpec) else a for a in args)
+        return args, [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
+
+    def _differentiated(self, device, order: int):
+        args, leaves = self._leaves(self.sample, device)
+        result = self.call(*args, **self.sample.kwargs)
+        assert result.requires_grad, f"the result does not require grad (grad_fn {result.grad_fn}): the gradient is lost"
+        weight = torch.linspace(-1, 1, result.numel()).reshape(result.shape).to(result)
+        gradients = torch.autograd.grad((result * weight).pow(2).sum(), leaves, create_graph=True, allow_unused=True)
+        assert any(g is not None for g in gradients), "backward gave no gradient to the inputs: the gradient is lost"
+        if order == 2:
+            total = sum(g.pow(2).sum() for g in gradients if g is not None)
+            gradients = torch.autograd.grad(total, leaves, allow_unused=True)
+        return gradients
+
+    def _gradient(self, profile: Profile, order: int = 1) -> None:
+        with self.registered(profile) as registration:
+            got = self._differentiated(profile.device, order)
+            assert registration.hits >= 1, "the call was not counted"
+        assert_same(got, self._differentiated("cpu", order), f"gradient of order {order}", self.exact, strides=False)
+
+    def _second_gradient(self, profile: Profile) -> None:
+        self._gradient(profile, 2)
+
+    def _fake(self, profile: Profile) -> None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        want = self.native(self.sample)
+        with self.registered(profile) as registration, FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            args = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in self.sample.arguments(profile.device)]
+            got = self.call(*args, **self.sample.kwargs)
+            assert registration.hits == 0, "a fake tensor has no data, yet the kernel was called with it"
+        if isinstance(got, torch.Tensor):
+            assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype), (
+                f"fake result {tuple(got.shape)} {got.stride()} {got.dtype}, native {tuple(want.shape)} {want.stride()} {want.dtype}"
+            )
+
+    def _case(self, case: Case, profile: Profile) -> dict:
+        want, error = None, None
+        try:
+            want = self.native(case)
+        except (RuntimeError, TypeError, ValueError, IndexError) as raised:
+            error = raised
+        with self.registered(profile) as registration:
+            try:
+                got = self.call(*case.arguments(profile.device), **case.kwargs)
+            except type(error) if error is not None else () as raised:
+                assert error is not None, f"raised {raised}, native does not"
+                return {"raises": type(raised).__name__}
+            assert error is None, f"native raises {type(error).__name__}: {error}; the override gave a result"
+            assert registration.hits == 1, f"one call was counted {registration.hits} times"
+            handed = registration.handed_to_native
+        assert_same(got, want, case.name, self.exact)
+        if case.native is None:
+            assert not handed, f"the kernel must take this call, but it was handed to native: {handed}"
+        else:
+            assert any(case.native in reason for reason in handed), f"expected native because of {case.native!r}, got {handed}"
+        return {"handed to native": handed} if handed else {}
+
+    def _other_device(self, profile: Profile) -> dict:
+        backend = torch.get_device_module(profile.device_type)
+        if backend.device_count() < 2:
+            return {"not run": "one device only"}
+        device = f"{profile.device_type}:1"
+        with self.registered(profile) as registration:
+            got = self.call(*self.sample.arguments(device), **self.sample.kwargs)
+            assert registration.hits == 1, f"one call on {device} was counted {registration.hits} times"
+        if isinstance(got, torch.Tensor):
+            assert got.device == torch.device(device), f"the result is on {got.device}, the input was on {device}"
+        assert_same(got, self.native(self.sample), device, self.exact)
+        return {}
+
+    def _removal(self, profile: Profile) -> None:
+        names = [o.qualified_name for o in self.operator.overrides]
+        before = {name: torch._C._dispatch_dump(name) for name in names}
+        with self.registered(profile) as registration:
+            self.call(*self.sample.arguments(profile.device), **self.sample.kwargs)
+        hits = registration.hits
+        got = self.call(*self.sample.arguments(profile.device), **self.sample.kwargs)
+        assert registration.hits == hits, "the override was reached after its removal"
+        after = {name: torch._C._dispatch_dump(name) for name in names}
+        assert after == before, f"the dispatch table of {[n for n in names if after[n] != before[n]]} is not as it was"
+        assert_same(got, self.native(self.sample), "after removal", self.exact)
+
+
+def with_registration(level: OpLevel, register: Callable[[Profile], Registration]) -> OpLevel:
+    """The same level over another way of registering, to test that the level catches what is wrong with it."""
+    return replace(level, register=register)
