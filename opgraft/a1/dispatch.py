@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
+import warnings
 
 import torch
 
@@ -173,41 +174,56 @@ def restored_formula(override: Override):
     return torch.library.get_kernel(override.overload, _UNUSED_AUTOGRAD_KEY).call_boxed
 
 
-def install(override: Override, profile, count, hand_over) -> list[torch.library.Library]:
-    """Install one override for a platform.
+class Installed:
+    """Kernels of one override in the dispatcher; :meth:`remove` takes them out again, and what was there is reached."""
 
-    Returns:
-        The libraries that hold it, to be removed in reverse order.
-    """
+    def __init__(self, overload: torch._ops.OpOverload):
+        self._overload = overload
+        self._libraries: list[torch.library.Library] = []
+
+    def add(self, key: str, kernel) -> None:
+        """Put a kernel at a dispatch key."""
+        library = torch.library.Library("aten", "IMPL")
+        self._libraries.append(library)
+        with warnings.catch_warnings():
+            # Replacing a kernel is what the user asked for.
+            warnings.filterwarnings("ignore", message=r"[\s\S]*Overriding a previously registered kernel")
+            library.impl(self._overload, kernel, key, with_keyset=kernel is not torch.library.fallthrough_kernel)
+        self._forget()
+
+    def remove(self) -> None:
+        """Take the kernels out, last first. Removing twice does nothing."""
+        while self._libraries:
+            self._libraries.pop()._destroy()
+        self._forget()
+
+    def _forget(self) -> None:
+        """torch.compile's Python dispatcher remembers "call the kernel at CPU" per operator (PyTorch 2.13:
+        ``OpOverload._dispatch_cache``). After a removal there is none at that key, and it calls address 0."""
+        self._overload._dispatch_cache.clear()
+
+
+def install(override: Override, profile, count, hand_over) -> Installed:
+    """Install one override for a platform."""
     overload, (autograd_key, backend_key) = override.overload, profile.keys
-    name = override.qualified_name
     native = torch.library.get_kernel(overload, backend_key).call_boxed
     kernels = {backend_key: backend_kernel(override, profile.kernel_level, native, count, hand_over)}
     if issubclass(override.gradient, Gradient):
         native_autograd = torch.library.get_kernel(overload, autograd_key).call_boxed
         kernels[autograd_key] = autograd_kernel(override, native_autograd, count, hand_over)
-    elif torch._C._dispatch_has_kernel_for_dispatch_key(name, autograd_key):
+    elif torch._C._dispatch_has_kernel_for_dispatch_key(override.qualified_name, autograd_key):
         if issubclass(override.gradient, NotDifferentiable):
             kernels[autograd_key] = torch.library.fallthrough_kernel
         else:
             kernels[autograd_key] = restored_formula(override)
-    libraries: list[torch.library.Library] = []
+    installed = Installed(overload)
     try:
         for key, kernel in kernels.items():
-            library = torch.library.Library("aten", "IMPL")
-            libraries.append(library)
-            keyed = kernel is not torch.library.fallthrough_kernel
-            library.impl(overload, kernel, key, with_keyset=keyed)
+            installed.add(key, kernel)
     except BaseException:
-        uninstall(libraries)
+        installed.remove()
         raise
-    return libraries
-
-
-def uninstall(libraries: list[torch.library.Library]) -> None:
-    """Take kernels out of the dispatcher again; what was there before is reached again."""
-    while libraries:
-        libraries.pop()._destroy()
+    return installed
 
 
 _ROW = re.compile(r"^(?P<key>\w+): (?P<where>.*) \[(?P<kind>[^\]]+)\]$")

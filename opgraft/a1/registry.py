@@ -36,7 +36,7 @@ class Registration:
         self._native: Counter[str] = Counter()
         self._counter = counter
         self._counting = threading.Lock()
-        self._libraries: list = []
+        self._installed: list[dispatch.Installed] = []
         if counter is not None:
             counter.setdefault("n", 0)
 
@@ -47,7 +47,7 @@ class Registration:
     @property
     def active(self) -> bool:
         """Whether the override is in place."""
-        return bool(self._libraries)
+        return bool(self._installed)
 
     @property
     def hits(self) -> int:
@@ -64,7 +64,7 @@ class Registration:
         with _lock:
             if _registrations.get(self._key) is self:
                 del _registrations[self._key]
-            dispatch.uninstall(self._libraries)
+            self._uninstall()
 
     def __enter__(self) -> Registration:
         return self
@@ -92,13 +92,17 @@ class Registration:
                 problem = dispatch.schema_problem(override)
                 if problem:
                     raise RuntimeError(f"{self.operator.name}: {problem}")
-                self._libraries += dispatch.install(override, self.profile, self._count, self._hand_over)
+                self._installed.append(dispatch.install(override, self.profile, self._count, self._hand_over))
                 problem = dispatch.unreachable(override, self.profile)
                 if problem:
                     raise RuntimeError(f"{self.operator.name}: registration refused, it could not be reached: {problem}")
         except BaseException:
-            dispatch.uninstall(self._libraries)
+            self._uninstall()
             raise
+
+    def _uninstall(self) -> None:
+        while self._installed:
+            self._installed.pop().remove()
 
 
 def _renew_locks() -> None:

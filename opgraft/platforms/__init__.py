@@ -203,7 +203,7 @@ def probe(profile: Profile) -> Status:
         return Status(True, "always present")
     if simulated:
         return Status(True, f"simulated by opgraft under the name {profile.device_type!r}", True)
-    hint = f". {profile.hint[0].upper()}{profile.hint[1:]}" if profile.hint else ""
+    hint = f"; what to do: {profile.hint}" if profile.hint else ""
     if profile.module == "opgraft.sim":
         other = sim.name()
         taken = f"; the simulated device of this process is named {other!r}" if other else ""

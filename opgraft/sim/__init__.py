@@ -9,11 +9,12 @@ always labelled simulated. docs/simulated-device.md says what it does and where 
 from __future__ import annotations
 
 import importlib.machinery
-import os
 import sys
 import types
 
 import torch
+
+from opgraft import _autoload
 
 from . import autocast, fallback, guard, memory, module
 from .memory import MemoryFault
@@ -114,10 +115,4 @@ def _placeholder(vendor: str) -> None:
         sys.modules[vendor] = stand_in
 
 
-def autoload() -> None:
-    """Entry point of the group ``torch.backends``: ``OPGRAFT_SIM=mlu python script.py`` has the device.
-
-    PyTorch calls this at the end of ``import torch`` in every process, so it does nothing unless asked.
-    """
-    if wanted := os.environ.get("OPGRAFT_SIM"):
-        enable(wanted)
+_autoload.autoload()

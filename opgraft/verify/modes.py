@@ -1,7 +1,8 @@
 """The ways PyTorch calls an operator: grad mode, inference_mode, functorch, compile, …
 
-Each mode makes one user's call with tensors of the platform's device and returns the result. The op level counts
-hits in them and compares values; ``opgraft probe`` prints what they show as a matrix.
+Each mode is given a user's call with tensors of the platform's device and returns a function that makes that call
+once, and returns its result. What a mode must do beforehand (compiling) it does before it returns that function, so
+that hits counted while it runs are the call's own.
 """
 
 from __future__ import annotations
@@ -21,23 +22,26 @@ class _PassThrough(TorchDispatchMode):
 
 
 def _under(context: Callable[[], object]):
-    def run(call: Call, args: tuple, kwargs: dict, device: torch.device):
-        with context():
-            return call(*args, **kwargs)
+    def prepare(call: Call, args: tuple, kwargs: dict, device: torch.device):
+        def run():
+            with context():
+                return call(*args, **kwargs)
 
-    return run
+        return run
+
+    return prepare
 
 
 def _autocast(call, args, kwargs, device):
-    with torch.autocast(device.type, dtype=torch.bfloat16):
-        return call(*args, **kwargs)
+    return _under(lambda: torch.autocast(device.type, dtype=torch.bfloat16))(call, args, kwargs, device)
 
 
 def _vmap(call, args, kwargs, device):
     """One call over a batch of two copies; the first of the two results."""
     batched = tuple(torch.stack([a, a]) if isinstance(a, torch.Tensor) else a for a in args)
     axes = tuple(0 if isinstance(a, torch.Tensor) else None for a in args)
-    return torch.func.vmap(lambda *a: call(*a, **kwargs), axes, randomness="same")(*batched)[0]
+    mapped = torch.func.vmap(lambda *a: call(*a, **kwargs), axes, randomness="same")
+    return lambda: mapped(*batched)[0]
 
 
 def _functional_grad(call, args, kwargs, device):
@@ -47,20 +51,25 @@ def _functional_grad(call, args, kwargs, device):
         result = call(x, *args[1:], **kwargs)
         return result.sum(), result
 
-    return torch.func.grad(loss, has_aux=True)(args[0])[1]
+    return lambda: torch.func.grad(loss, has_aux=True)(args[0])[1]
 
 
 def _thread(call, args, kwargs, device):
-    result: list = []
-    thread = threading.Thread(target=lambda: result.append(call(*args, **kwargs)))
-    thread.start()
-    thread.join()
-    return result[0]
+    def run():
+        result: list = []
+        thread = threading.Thread(target=lambda: result.append(call(*args, **kwargs)))
+        thread.start()
+        thread.join()
+        return result[0]
+
+    return run
 
 
 def _compile(call, args, kwargs, device):
     torch._dynamo.reset()
-    return torch.compile(lambda *a: call(*a, **kwargs), backend="aot_eager", fullgraph=True)(*args)
+    compiled = torch.compile(lambda *a: call(*a, **kwargs), backend="aot_eager", fullgraph=True)
+    compiled(*args)
+    return lambda: compiled(*args)
 
 
 #: Modes by name. Each counts one hit for the one call it makes.

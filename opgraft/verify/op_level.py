@@ -93,12 +93,14 @@ class OpLevel:
         return self.call(*case.arguments("cpu"), **case.kwargs)
 
     def _mode(self, mode: str, profile: Profile) -> dict:
-        case = self.sample
+        case, prepare = self.sample, self.modes()[mode]
         with self.registered(profile) as registration:
-            got = self.modes()[mode](self.call, case.arguments(profile.device), case.kwargs, torch.device(profile.device))
-            hits = registration.hits
+            run = prepare(self.call, case.arguments(profile.device), case.kwargs, torch.device(profile.device))
+            before = registration.hits
+            got = run()
+            hits = registration.hits - before
         assert hits == 1, f"{mode}: one call was counted {hits} times" + ("; the override is never reached there" if not hits else "")
-        want = self.modes()[mode](self.call, case.arguments("cpu"), case.kwargs, torch.device("cpu"))
+        want = prepare(self.call, case.arguments("cpu"), case.kwargs, torch.device("cpu"))()
         assert_same(got, want, mode, self.exact)
         return {"hits": hits}
 

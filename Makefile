@@ -1,0 +1,35 @@
+# `make verify` and `make test` each set everything up in .venv first; nothing else is needed but Python 3.10 or newer.
+PYTHON ?= python3
+VENV ?= .venv
+# The CPU build of PyTorch: PyPI's Linux wheels bring gigabytes of CUDA libraries. For an NVIDIA card: make TORCH=torch
+TORCH ?= $(if $(filter Darwin,$(shell uname)),torch==2.13.0,torch==2.13.0+cpu)
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+BIN := $(VENV)/bin
+
+.PHONY: verify test bench lint setup clean
+
+verify: $(VENV)/.ready
+	$(BIN)/opgraft verify --platform sim
+
+test: $(VENV)/.ready
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.ready
+	$(BIN)/python bench/dispatch_overhead.py
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+setup: $(VENV)/.ready
+
+# torch comes first, so that no later requirement pulls another build; PyTorch's own index is asked only if the
+# usual places do not have the build.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (once; about 1 GB with PyTorch) ..."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(TORCH) 2>/dev/null || $(BIN)/pip install --quiet --extra-index-url $(TORCH_INDEX) $(TORCH)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,122 @@
+"""The ``opgraft`` command."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import runpy
+import sys
+from typing import Annotated, Optional
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="Replace ATen operators by an accelerator's own kernels, and prove it. Start with `opgraft doctor`, then "
+    "`opgraft verify --platform sim`.",
+)
+
+Operators = Annotated[Optional[list[str]], typer.Argument(metavar="[OP]...", help="Operators; all if none is named.")]
+Platform = Annotated[str, typer.Option("--platform", "-p", help="The platform, as `opgraft doctor` names it.")]
+Evidence = Annotated[pathlib.Path, typer.Option("--evidence", help="Folder of the records.")]
+
+
+def main() -> None:
+    """Entry point: errors of the user's making are one line, not a traceback."""
+    try:
+        app()
+    except (RuntimeError, ValueError) as error:
+        if os.environ.get("OPGRAFT_TRACEBACK"):
+            raise
+        from rich.console import Console
+
+        Console(stderr=True).print(f"[bold red]opgraft:[/] {error}", soft_wrap=True, highlight=False)
+        sys.exit(2)
+
+
+@app.command()
+def verify(
+    ops: Operators = None,
+    platform: Platform = "sim",
+    level: Annotated[Optional[list[str]], typer.Option("--level", "-l", help="kernel, op or framework; repeatable. All if not given.")] = None,
+    evidence: Evidence = pathlib.Path("evidence"),
+    sim_name: Annotated[Optional[str], typer.Option(help="Simulate the platform's device under this name (mlu, npu).")] = None,
+) -> None:
+    """Prove operators on a platform, at three levels, and write records and reports.
+
+    Exit code 1 if a check failed; the output says what failed and what to look at.
+    """
+    from opgraft import sim
+    from opgraft.verify import run
+
+    if sim_name:
+        sim.enable(sim_name)
+    sys.exit(0 if run.verify(ops, platform, level, evidence) else 1)
+
+
+@app.command()
+def probe(
+    ops: Operators = None,
+    platform: Platform = "sim",
+    bare: Annotated[bool, typer.Option("--bare", help="Beside ours, measure a plain override at each key, as facts/dispatcher.md did.")] = False,
+) -> None:
+    """Measure which modes reach an override and whether the gradient is kept: the interception matrix.
+
+    Exit code 1 if one of our registrations is not reached exactly once in a mode or loses a gradient.
+    """
+    from opgraft.verify import probe as measure
+
+    sys.exit(0 if measure.main(ops, platform, bare) else 1)
+
+
+@app.command()
+def doctor() -> None:
+    """Say for every platform whether it is usable here, and if not exactly why."""
+    # A vendor package that cannot load makes `import torch` fail while it autoloads; here the failure is the answer.
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    from rich.console import Console
+    from rich.table import Table
+
+    from opgraft import evidence, platforms
+
+    table = Table("platform", "vendor", "device", "usable", "why", title="Platforms")
+    for profile in platforms.profiles().values():
+        status = platforms.probe(profile)
+        word = ("simulated" if status.simulated else "yes") if status.usable else "no"
+        if profile.module == "opgraft.sim" and platforms.backend_name() is None:
+            word = "on demand"
+        table.add_row(profile.name, profile.vendor, profile.device, word, status.reason)
+    console = Console()
+    console.print(table)
+    console.print("  ".join(f"{name} {version}" for name, version in evidence.versions().items()), highlight=False)
+    console.print(f"PrivateUse1 backend of this process: {platforms.backend_name() or 'none'}", highlight=False)
+
+
+@app.command()
+def report(evidence: Evidence = pathlib.Path("evidence")) -> None:
+    """Render reports and the matrix from the records."""
+    from opgraft import evidence as records
+
+    for page in records.render(evidence):
+        print(page)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def simulate(
+    context: typer.Context,
+    script: Annotated[pathlib.Path, typer.Argument(help="A Python script, run unchanged; its own arguments follow.")],
+    name: Annotated[str, typer.Option(help="The device's name: sim, mlu, npu, …")] = "sim",
+) -> None:
+    """Run a script with the simulated device present under a chip's name."""
+    from opgraft import sim
+
+    sim.enable(name)
+    sys.argv = [str(script), *context.args]
+    sys.path[0] = str(script.resolve().parent)
+    runpy.run_path(str(script), run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Records of what ran, and the pages rendered from them. Nothing in a page is typed in."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import pathlib
+import platform
+import subprocess
+from dataclasses import asdict
+from typing import Any
+
+import jinja2
+import torch
+
+import opgraft
+from opgraft import ops, platforms
+from opgraft.platforms import Profile
+from opgraft.verify.levels import LEVELS, Result
+
+SCHEMA = 1
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    import triton
+
+    found = {"opgraft": opgraft.__version__, "torch": torch.__version__, "triton": triton.__version__}
+    return {**found, "python": platform.python_version()}
+
+
+@functools.cache
+def commit() -> str:
+    """The checkout's commit, with ``+changes`` if the tree differs from it; ``unknown`` outside a checkout."""
+    here = pathlib.Path(opgraft.__file__).parent
+    try:
+        head = _git(here, "rev-parse", "--short=12", "HEAD")
+        return head + ("+changes" if _git(here, "status", "--porcelain", "--", ".", "../pyproject.toml") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(folder: pathlib.Path, *args: str) -> str:
+    return subprocess.run(["git", "-C", str(folder), *args], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def environment(profile: Profile) -> dict[str, Any]:
+    """Where and with what a record was made."""
+    status = platforms.probe(profile)
+    device = platform.processor() or platform.machine()
+    if profile.device_type != "cpu":
+        device = torch.get_device_module(profile.device_type).get_device_name(0)
+    return {
+        "platform": profile.name,
+        "device": device,
+        "simulated": status.simulated,
+        "kernels": kernels_ran(profile, status.simulated),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "versions": versions(),
+        "commit": commit(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def kernels_ran(profile: Profile, simulated: bool) -> str:
+    """How the kernels of a platform are run, in words."""
+    if profile.kernel_level == "torch":
+        return "torch level"
+    return "Triton level, interpreted on host memory" if simulated else "Triton level, compiled"
+
+
+def record(operator: str, level: str, profile: Profile, results: list[Result]) -> dict[str, Any]:
+    """The record of one level of one operator on one platform."""
+    return {
+        "schema": SCHEMA,
+        "operator": operator,
+        "level": level,
+        **environment(profile),
+        "passed": sum(r.ok for r in results),
+        "failed": sum(not r.ok for r in results),
+        "seconds": round(sum(r.seconds for r in results), 3),
+        "checks": [{k: v for k, v in asdict(r).items() if v not in ("", {})} for r in results],
+    }
+
+
+def write(entry: dict[str, Any], folder: pathlib.Path) -> pathlib.Path:
+    """Write a record to ``folder/<platform>/<operator>.<level>.json``; returns the path."""
+    path = folder / entry["platform"] / f"{entry['operator']}.{entry['level']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(entry, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def read(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Every record of a level under a folder, in the order platform, operator, level."""
+    found = [json.loads(p.read_text(encoding="utf-8")) for p in folder.glob("*/*.json")]
+    entries = [e for e in found if e.get("schema") == SCHEMA and e.get("level") in LEVELS]
+    return sorted(entries, key=lambda e: (e["platform"], e["operator"], LEVELS.index(e["level"])))
+
+
+def render(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Render every page that follows from the records of a folder.
+
+    Returns:
+        The pages: ``matrix.md`` beside the records, and the REPORT.md of each operator with a record.
+    """
+    entries = read(folder)
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent), trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    pages = {folder / "matrix.md": templates.get_template("matrix.md.j2").render(table=matrix(entries), levels=LEVELS)}
+    for name in ops.modules():
+        own = [e for e in entries if e["operator"] == name]
+        if own:
+            home = pathlib.Path(ops.load(name).__file__).parent
+            pages[home / "REPORT.md"] = templates.get_template("report.md.j2").render(operator=name, entries=own)
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
+    return list(pages)
+
+
+def matrix(entries: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
+    """Records by (platform, operator), then by level."""
+    table: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for entry in entries:
+        table.setdefault((entry["platform"], entry["operator"]), {})[entry["level"]] = entry
+    return table

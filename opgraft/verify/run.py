@@ -1,0 +1,106 @@
+"""``opgraft verify``: run levels, show progress, print the matrix, write records."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from opgraft import evidence, ops
+from opgraft.platforms import Profile
+
+from .levels import LEVELS, Level, Result, ready, run_check
+
+
+def load_level(operator: str, level: str) -> Level:
+    """The level object that an operator's ``test/<level>_level.py`` declares."""
+    return importlib.import_module(f"{ops.modules()[operator]}.test.{level}_level").LEVEL
+
+
+def verify(
+    names: Iterable[str] | None, platform: str, levels: Iterable[str] | None, folder: pathlib.Path, console: Console | None = None
+) -> bool:
+    """Run levels of operators on a platform; print, record and render what they gave.
+
+    Returns:
+        Whether every check passed.
+
+    Raises:
+        ValueError: unknown operator or level. RuntimeError: the platform is not usable here.
+    """
+    wanted = list(levels or LEVELS)
+    for level in wanted:
+        if level not in LEVELS:
+            raise ValueError(f"unknown level {level!r}; levels: {', '.join(LEVELS)}")
+    chosen = list(names or ops.modules())
+    for name in chosen:
+        ops.load(name)
+    profile = ready(platform)
+    console = console or Console()
+    kinds = evidence.environment(profile)
+    simulated = ", [yellow]simulated[/]" if kinds["simulated"] else ""
+    console.print(f"Platform [bold]{profile.name}[/]: {kinds['device']}{simulated}", highlight=False)
+    console.print(f"Kernels: {kinds['kernels']}", highlight=False)
+    outcome: dict[tuple[str, str], list[Result]] = {}
+    for name in chosen:
+        for level in wanted:
+            results = run_level(load_level(name, level), f"{name} · {level}", profile, console)
+            outcome[name, level] = results
+            evidence.write(evidence.record(name, level, profile, results), folder)
+    _print_matrix(console, chosen, wanted, outcome)
+    failed = [(name, level, r) for (name, level), results in outcome.items() for r in results if not r.ok]
+    for name, level, result in failed:
+        console.print(f"[bold red]FAILED[/] {name} · {level} · {result.name}", highlight=False)
+        console.print(f"  {result.error}\n  look at: {result.look_at}", highlight=False, markup=False)
+    pages = evidence.render(folder)
+    console.print(f"Records: {folder / profile.name}/   Pages: {', '.join(_short(p) for p in pages)}", highlight=False, soft_wrap=True)
+    console.print(
+        f"[bold red]{len(failed)} checks failed[/]" if failed else f"[bold green]all {sum(map(len, outcome.values()))} checks passed[/]"
+    )
+    return not failed
+
+
+def run_level(level: Level, title: str, profile: Profile, console: Console) -> list[Result]:
+    """Run the checks of one level: a progress bar on a terminal, a line elsewhere."""
+    checks = list(level.checks(profile))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[now]}"))
+    results: list[Result] = []
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"{title:<24}", total=len(checks), now="")
+        for check in checks:
+            progress.update(task, now=check.name)
+            results.append(run_check(check))
+            progress.advance(task)
+        progress.update(task, now=_failures(results))
+    if not console.is_terminal:
+        console.print(f"{title:<32} {len(results):4} checks  {sum(r.seconds for r in results):6.1f} s  {_failures(results)}", highlight=False)
+    return results
+
+
+def _failures(results: list[Result]) -> str:
+    bad = sum(not r.ok for r in results)
+    return f"[red]{bad} failed[/]" if bad else ""
+
+
+def _print_matrix(console: Console, names, levels, outcome) -> None:
+    table = Table("operator", *levels, title="Proved")
+    for name in names:
+        cells = []
+        for level in levels:
+            results = outcome[name, level]
+            bad = sum(not r.ok for r in results)
+            seconds = sum(r.seconds for r in results)
+            cells.append(f"[red]{bad} of {len(results)} failed[/]" if bad else f"[green]{len(results)} passed[/] in {seconds:.1f} s")
+        table.add_row(name, *cells)
+    console.print(table)
+
+
+def _short(path: pathlib.Path) -> str:
+    try:
+        return str(path.relative_to(pathlib.Path.cwd()))
+    except ValueError:
+        return str(path)
