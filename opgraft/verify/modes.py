@@ -7,8 +7,8 @@ that hits counted while it runs are the call's own.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -56,11 +56,8 @@ def _functional_grad(call, args, kwargs, device):
 
 def _thread(call, args, kwargs, device):
     def run():
-        result: list = []
-        thread = threading.Thread(target=lambda: result.append(call(*args, **kwargs)))
-        thread.start()
-        thread.join()
-        return result[0]
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(call, *args, **kwargs).result()
 
     return run
 
