@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 # The CPU build of PyTorch: PyPI's Linux wheels bring gigabytes of CUDA libraries. For an NVIDIA card: make TORCH=torch
-TORCH ?= $(if $(filter Darwin,$(shell uname)),torch==2.13.0,torch==2.13.0+cpu)
+TORCH ?= torch==2.13.0+cpu
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 
