@@ -9,11 +9,10 @@ from opgraft import ops
 from opgraft.verify import golden
 from opgraft.verify.run import load_level
 
-
 def main() -> None:
     for name in sys.argv[1:] or ops.modules():
         level = load_level(name, "kernel")
-        print(name, golden.make(name, level.cases, level.reference), "cases")
+        print(name, golden.make(name, level.cases, level.reference, not level.values), "cases")
 
 
 if __name__ == "__main__":

@@ -9,16 +9,18 @@ facts of the dispatcher that this rests on (PyTorch 2.13, docs/dispatcher.md):
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import threading
 import warnings
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
 
 from opgraft import platforms
 
-from .operator import Gradient, NotDifferentiable, Override
+from .operator import Composite, Gradient, NotDifferentiable, Override
 
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 #: An autograd key that no backend uses here: its computed kernel is PyTorch's own autograd kernel.
@@ -34,6 +36,17 @@ class _Inside(threading.local):
 
 
 inside = _Inside()
+
+
+@contextlib.contextmanager
+def below_overrides():
+    """Run a block below autograd, where overridden operators go straight to native: how kernels are called directly."""
+    before, inside.active = inside.active, True
+    try:
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            yield
+    finally:
+        inside.active = before
 
 
 @functools.lru_cache(maxsize=None)
@@ -57,17 +70,17 @@ def _without_numbers(overload):
     return wrap
 
 
-def backend_kernel(override: Override, level: str, native, count, hand_over):
+def backend_kernel(override: Override, implementation, native, count, hand_over):
     """The kernel for the backend key.
 
     Args:
         override: what is replaced.
-        level: which of its kernels serves this platform.
+        implementation: its kernel for this platform.
         native: ``call_boxed`` of the kernel that was there before.
         count: called once for each call that arrives.
         hand_over: called with the reason for each call that goes to native.
     """
-    implementation, unsupported = override.kernels[level], override.unsupported
+    unsupported = override.unsupported
     wrap = _without_numbers(override.overload)
 
     def kernel(keyset, *args, **kwargs):
@@ -90,14 +103,15 @@ def backend_kernel(override: Override, level: str, native, count, hand_over):
 
 
 def autograd_kernel(override: Override, native, count, hand_over):
-    """The kernel for the autograd key of an operator with a :class:`Gradient` of our own.
+    """The kernel for the autograd key of an operator that PyTorch composes from others.
 
     Without a gradient to keep it goes on below autograd, where :func:`backend_kernel` counts the call. An input
     that the kernels do not take goes to native here, while autograd still records, so native's gradient is kept.
     """
     overload, unsupported = override.overload, override.unsupported
     wrap = _without_numbers(overload)
-    function = _autograd_function(override)
+    composite = override.gradient.forward if issubclass(override.gradient, Composite) else None
+    function = None if composite else differentiable(overload, override.gradient)
     any_requires_grad = torch._C._any_requires_grad
     after_autograd = torch._C._after_autograd_keyset
 
@@ -111,21 +125,32 @@ def autograd_kernel(override: Override, native, count, hand_over):
             with _below_autograd():
                 return overload.redispatch(keyset & after_autograd, *args, **kwargs)
         reason = "forward-mode AD" if forward_mode else unsupported(*args, **kwargs)
-        if reason is None:
-            return function.apply(keyset, kwargs, *args)
-        count()
-        hand_over(reason)
+        if reason is None and composite is None:
+            return function(keyset, *args, **kwargs)
+        if not _traced(args):
+            count()
+            if reason is not None:
+                hand_over(reason)
         inside.active = True
         try:
-            return native(keyset, *args, **kwargs)
+            return composite(*args, **kwargs) if reason is None else native(keyset, *args, **kwargs)
         finally:
             inside.active = False
 
     return kernel
 
 
-def _autograd_function(override: Override):
-    overload, gradient = override.overload, override.gradient
+def _traced(args) -> bool:
+    """Whether a call only records what it would do (fake and functional tensors are subclasses without data)."""
+    return any(isinstance(a, torch.Tensor) and type(a) not in (torch.Tensor, torch.nn.Parameter) for a in args)
+
+
+def differentiable(overload: torch._ops.OpOverload, gradient: type[Gradient]):
+    """A call of an operator below autograd, recorded with a derivative of ours.
+
+    Returns:
+        A function of (key set, arguments, keywords).
+    """
     after_autograd = torch._C._after_autograd_keyset
     positional = [a for a in overload._schema.arguments if not a.kwarg_only]
 
@@ -136,17 +161,52 @@ def _autograd_function(override: Override):
         def forward(ctx, keyset, keywords, *args):
             with _below_autograd():
                 output = overload.redispatch(keyset & after_autograd, *args, **keywords)
-                inputs = args + tuple(a.default_value for a in positional[len(args) :])
                 ctx.given = len(args)
-                gradient.save(ctx, inputs, keywords, output)
+                gradient.save(ctx, args + tuple(a.default_value for a in positional[len(args) :]), keywords, output)
             return output
 
         @staticmethod
         def backward(ctx, grad):
             return (None, None, *gradient.backward(ctx, grad)[: ctx.given])
 
-    Function.__name__ = Function.__qualname__ = f"Opgraft{override.qualified_name.partition('::')[2].title()}"
-    return Function
+    Function.__name__ = Function.__qualname__ = f"Opgraft{overload._schema.name.partition('::')[2].title()}"
+
+    def record(keyset, *args, **keywords):
+        if torch._C._functorch.peek_interpreter_stack() is None:
+            return Function.apply(keyset, keywords, *args)
+        with enable_single_level_autograd_function():
+            return Function.apply(keyset, keywords, *args)
+
+    return record
+
+
+_own = torch.library.Library("opgraft", "FRAGMENT")
+
+
+def define(schema: str, kernel, fake, gradient: type[Gradient]) -> torch._ops.OpOverload:
+    """Define a differentiable operator of ours, ``opgraft::name``, that a :class:`Composite` may call.
+
+    Args:
+        schema: ``name(Tensor x, …) -> Tensor``.
+        kernel: its implementation, for every device.
+        fake: the geometry of its result, for FakeTensor and meta.
+        gradient: its derivative.
+    """
+    name = f"opgraft::{_own.define(schema)}"
+    overload = getattr(torch.ops.opgraft, name.partition("::")[2]).default
+    record = differentiable(overload, gradient)
+    after_autograd = torch._C._after_autograd_keyset
+
+    def autograd(keyset, *args, **kwargs):
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+            return record(keyset, *args, **kwargs)
+        with _below_autograd():
+            return overload.redispatch(keyset & after_autograd, *args, **kwargs)
+
+    _own.impl(overload, kernel, "CompositeExplicitAutograd")
+    _own.impl(overload, autograd, "Autograd", with_keyset=True)
+    torch.library.register_fake(name, fake, lib=_own)
+    return overload
 
 
 def call_directly(override: Override, self: torch.Tensor, *args, **kwargs):
@@ -159,14 +219,10 @@ def call_directly(override: Override, self: torch.Tensor, *args, **kwargs):
     if profile is None:
         known = ", ".join(p.device_type for p in platforms.profiles().values())
         raise RuntimeError(f"no platform describes the device type {self.device.type!r}; described: {known}")
-    before, inside.active = inside.active, True
-    try:
-        with _below_autograd():
-            if override.unsupported(self, *args, **kwargs) is None:
-                return override.kernels[profile.kernel_level](self, *args, **kwargs)
-            return override.overload(self, *args, **kwargs)
-    finally:
-        inside.active = before
+    with below_overrides():
+        if override.unsupported(self, *args, **kwargs) is None:
+            return override.kernel_for(profile)(self, *args, **kwargs)
+        return override.overload(self, *args, **kwargs)
 
 
 def restored_formula(override: Override):
@@ -207,8 +263,8 @@ def install(override: Override, profile, count, hand_over) -> Installed:
     """Install one override for a platform."""
     overload, (autograd_key, backend_key) = override.overload, profile.keys
     native = torch.library.get_kernel(overload, backend_key).call_boxed
-    kernels = {backend_key: backend_kernel(override, profile.kernel_level, native, count, hand_over)}
-    if issubclass(override.gradient, Gradient):
+    kernels = {backend_key: backend_kernel(override, override.kernel_for(profile), native, count, hand_over)}
+    if issubclass(override.gradient, (Gradient, Composite)):
         native_autograd = torch.library.get_kernel(overload, autograd_key).call_boxed
         kernels[autograd_key] = autograd_kernel(override, native_autograd, count, hand_over)
     elif torch._C._dispatch_has_kernel_for_dispatch_key(override.qualified_name, autograd_key):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,6 +41,19 @@ class Gradient:
         raise NotImplementedError
 
 
+class Composite:
+    """Our own composite, for operators whose result depends on more than their arguments (dropout's random state).
+
+    The autograd key gets :meth:`forward`, which computes the operator from differentiable calls, among them an
+    operator of ours (:func:`opgraft.a1.define`); without a gradient to keep, the kernel at the backend key runs.
+    """
+
+    @staticmethod
+    def forward(*args, **kwargs):
+        """The operator, with its arguments, from differentiable calls."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Override:
     """One ATen schema and what replaces it.
@@ -51,12 +64,18 @@ class Override:
         unsupported: called with the same arguments, returns why the kernels do not take them, or None. Such a
             call goes to native and the reason is counted. It may read metadata only (shape, dtype, …).
         gradient: how the gradient is kept.
+        prefer: the kernel level to use although the platform prefers another; None leaves it to the platform.
     """
 
     schema: str
     kernels: Mapping[str, Kernel]
     unsupported: Kernel
     gradient: type = Formula
+    prefer: str | None = None
+
+    def kernel_for(self, profile) -> Kernel:
+        """The kernel that serves a platform: of its kernel level, or of the level this override prefers."""
+        return self.kernels[self.prefer or profile.kernel_level]
 
     @property
     def qualified_name(self) -> str:
@@ -84,12 +103,16 @@ class Operator:
     Attributes:
         name: the folder's name.
         overrides: the ATen schemas it replaces together.
-        refusal: for an operator that cannot be registered by design, why; it then has no overrides.
+        refusal: for an operator that cannot be registered by design, why. Its overrides then only declare its
+            schema and kernels.
+        companion: called with the platform when the operator is installed, for what must change beside the
+            dispatcher; returns the function that undoes it.
     """
 
     name: str
-    overrides: tuple[Override, ...] = field(default=())
+    overrides: tuple[Override, ...]
     refusal: str | None = None
+    companion: Callable[[Any], Callable[[], None]] | None = None
 
     def register_a1(self, dispatch_key: str = "AutogradPrivateUse1", counter: dict | None = None, platform: str | None = None):
         """Replace the operator on a platform by our kernel.

@@ -10,6 +10,7 @@ import contextlib
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 from opgraft import platforms
 
@@ -36,7 +37,7 @@ class Registration:
         self._native: Counter[str] = Counter()
         self._counter = counter
         self._counting = threading.Lock()
-        self._installed: list[dispatch.Installed] = []
+        self._undo: list[Callable[[], None]] = []
         if counter is not None:
             counter.setdefault("n", 0)
 
@@ -47,7 +48,7 @@ class Registration:
     @property
     def active(self) -> bool:
         """Whether the override is in place."""
-        return bool(self._installed)
+        return bool(self._undo)
 
     @property
     def hits(self) -> int:
@@ -92,17 +93,20 @@ class Registration:
                 problem = dispatch.schema_problem(override)
                 if problem:
                     raise RuntimeError(f"{self.operator.name}: {problem}")
-                self._installed.append(dispatch.install(override, self.profile, self._count, self._hand_over))
+                installed = dispatch.install(override, self.profile, self._count, self._hand_over)
+                self._undo.append(installed.remove)
                 problem = dispatch.unreachable(override, self.profile)
                 if problem:
                     raise RuntimeError(f"{self.operator.name}: registration refused, it could not be reached: {problem}")
+            if self.operator.companion is not None:
+                self._undo.append(self.operator.companion(self.profile))
         except BaseException:
             self._uninstall()
             raise
 
     def _uninstall(self) -> None:
-        while self._installed:
-            self._installed.pop().remove()
+        while self._undo:
+            self._undo.pop()()
 
 
 def _renew_locks() -> None:

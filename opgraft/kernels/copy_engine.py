@@ -42,16 +42,18 @@ class Plan(NamedTuple):
         return len(self.sizes) == 1 and self.dst_strides == (1,) and self.src_strides == (1,)
 
 
-def plan(sizes, dst_strides, src_strides) -> Plan:
+def plan(sizes, dst_strides, src_strides, row_major: bool = False) -> Plan:
     """Drop size-1 dimensions, order the rest by the destination's stride, and merge what is one run on both sides.
 
     Args:
         sizes: the common shape of both sides.
         dst_strides: the destination's strides, in elements.
         src_strides: the source's strides, in elements; 0 broadcasts.
+        row_major: keep the order of the dimensions, for kernels whose result depends on an element's index.
     """
     dims = [(d, s, n) for n, d, s in zip(sizes, dst_strides, src_strides) if n != 1]
-    dims.sort(key=lambda dim: (dim[0], dim[1]), reverse=True)
+    if not row_major:
+        dims.sort(key=lambda dim: (dim[0], dim[1]), reverse=True)
     merged: list[tuple[int, int, int]] = []
     for d, s, n in dims:
         if merged and merged[-1][0] == d * n and merged[-1][1] == s * n:
@@ -107,6 +109,8 @@ def convert(value, to: tl.constexpr, BOOL: tl.constexpr):
     through fp32, as c10::convert does, and rounds to nearest even.
     """
     if BOOL:
+        if value.dtype.is_bf16():
+            value = value.to(tl.float32)  # the interpreter compares bf16 by its bits, where -0.0 is not 0
         result = value != 0
     elif value.dtype.is_floating() and to.is_int():
         result = value.to(tl.int64).to(to)
@@ -161,8 +165,7 @@ def copy(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
             to = words(dst, 1)
     block = block_size(numel, dst.device)
     grid = (triton.cdiv(numel, block),)
-    reach = max(numel + block, _reach(steps.sizes, steps.dst_strides), _reach(steps.sizes, steps.src_strides))
-    wide = reach >= 2**31
+    wide = needs_64_bit(steps, numel + block)
     if steps.flat:
         launch(flat_copy_kernel, grid, to, frm, numel, BOOL=boolean, WIDE=wide, BLOCK=block)
     else:
@@ -170,8 +173,30 @@ def copy(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
     return dst
 
 
-def _reach(sizes, strides) -> int:
-    return 1 + sum((n - 1) * abs(s) for n, s in zip(sizes, strides))
+def needs_64_bit(steps: Plan, last: int) -> bool:
+    """Whether an offset of the plan, or ``last`` (the highest linear index a program forms), does not fit 32 bits."""
+    reach = [1 + sum((n - 1) * abs(s) for n, s in zip(steps.sizes, strides)) for strides in (steps.dst_strides, steps.src_strides)]
+    return max(last, *reach) >= 2**31
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether two elements of a tensor certainly share memory, by PyTorch's own quick test."""
+    return torch._debug_has_internal_overlap(tensor) == 1
+
+
+def may_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors lie in the same storage with byte ranges that meet."""
+    if one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
+        return False
+    (low1, high1), (low2, high2) = _byte_range(one), _byte_range(other)
+    return low1 < high2 and low2 < high1
+
+
+def _byte_range(tensor: torch.Tensor) -> tuple[int, int]:
+    if not tensor.numel():
+        return 0, 0
+    low = tensor.data_ptr()
+    return low, low + (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))) * tensor.dtype.itemsize
 
 
 def _as_words(dst: torch.Tensor, src: torch.Tensor, steps: Plan, numel: int):

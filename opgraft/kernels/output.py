@@ -11,12 +11,14 @@ _state = threading.local()
 ZONE_BYTES = 256
 
 
-def new_like(tensor: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
-    """An uninitialised tensor with the size, dtype, device and (for the memory format) strides native gives."""
+def new_like(
+    tensor: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """An uninitialised tensor with the size, device, dtype (or ``dtype``) and, for the memory format, strides native gives."""
     if getattr(_state, "guard", None) is None:
-        return torch.empty_like(tensor, memory_format=memory_format)
-    shape = torch.empty_like(tensor, memory_format=memory_format, device="meta")
-    return new_empty_strided(shape.shape, shape.stride(), tensor.dtype, tensor.device)
+        return torch.empty_like(tensor, memory_format=memory_format, dtype=dtype)
+    shape = torch.empty_like(tensor, memory_format=memory_format, dtype=dtype, device="meta")
+    return new_empty_strided(shape.shape, shape.stride(), shape.dtype, tensor.device)
 
 
 def new_empty_strided(size, stride, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -36,6 +36,7 @@ class _Plan:
     seeded: bool
     mixed: bool
     factory: bool
+    tensors: tuple[int, ...]
 
 
 def _plan(op: torch._ops.OpOverload) -> _Plan:
@@ -53,6 +54,7 @@ def _plan(op: torch._ops.OpOverload) -> _Plan:
             seeded=torch.Tag.nondeterministic_seeded in op.tags,
             mixed=schema.name in _MIXED or schema.name.startswith(_MIXED_PREFIXES),
             factory="device" in arguments,
+            tensors=tuple(i for i, a in enumerate(schema.arguments) if str(a.type) == "Tensor"),
         )
     return plan
 
@@ -105,6 +107,9 @@ def fallback(op: torch._ops.OpOverload, *args, **kwargs):
     plan = _plan(op)
     if plan.view:
         return op.redispatch(memory.CPU_KEYS, *args, **kwargs)
+    for i in plan.tensors:  # a boxed kernel is handed the bare number where the schema says Tensor (x & 1)
+        if i < len(args) and isinstance(args[i], (bool, int, float, complex)):
+            args = (*args[:i], torch.tensor(args[i], device="cpu"), *args[i + 1 :])
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     on_device = [t for t in tensors if is_sim(t)]

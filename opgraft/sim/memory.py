@@ -236,8 +236,8 @@ def storage_bytes(size, stride, itemsize: int) -> int:
 def empty_strided(size, stride, dtype: torch.dtype, index: int) -> torch.Tensor:
     """A poisoned tensor on device ``index`` with exactly this size and stride, in a storage of its own."""
     nbytes = storage_bytes(size, stride, dtype.itemsize)
-    if nbytes >= 1 << 62 or (size and min(size) < 0) or (stride and min(stride) < 0):
-        torch.empty_strided(size, stride, dtype=dtype, device="meta")  # raises PyTorch's own error
+    if nbytes >= 1 << 62 or len(size) != len(stride) or min((*size, *stride, 0)) < 0:
+        torch.empty_strided(size, stride, dtype=dtype, device="cpu")  # raises PyTorch's own error
     if dtype in _DLPACK:
         return _new_tensor(nbytes, KDL_EXT_DEV, index, dtype, size, stride)
     raw = _new_tensor(nbytes, KDL_EXT_DEV, index, torch.uint8, (nbytes,), (1,))  # fp8 and other dtypes DLPack lacks

@@ -68,3 +68,14 @@ def _assert_tensor(got, want, what, exact, strides) -> None:
             got.detach().cpu(), want, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False,
             msg=lambda m: f"{what}: {m}",
         )  # fmt: skip
+
+
+def same_geometry(got: torch.Tensor, want: torch.Tensor, what: str) -> None:
+    """Assert that two tensors agree in all but their values and device: for results that are not initialised."""
+    for name in ("shape", "dtype", "layout", "requires_grad"):
+        assert getattr(got, name) == getattr(want, name), f"{what}: {name} {getattr(got, name)}, expected {getattr(want, name)}"
+    assert got.stride() == want.stride(), f"{what}: strides {got.stride()}, expected {want.stride()}"
+    assert got.storage_offset() == want.storage_offset(), f"{what}: storage offset {got.storage_offset()}"
+    sizes = got.untyped_storage().nbytes(), want.untyped_storage().nbytes()
+    assert sizes[0] == sizes[1], f"{what}: a storage of {sizes[0]} bytes, expected {sizes[1]}"
+    assert got._is_view() == want._is_view(), f"{what}: is a view: {got._is_view()}, expected {want._is_view()}"

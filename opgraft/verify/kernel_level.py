@@ -7,12 +7,13 @@ guard zones, is the same for the same input, and another for another input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
-from opgraft.a1 import Operator
+from opgraft.a1 import Operator, dispatch
 from opgraft.kernels import GuardedOutputs
 from opgraft.platforms import Profile
 
@@ -33,7 +34,11 @@ class KernelLevel:
         reference: its meaning, on CPU tensors.
         cases: what it is called with.
         exact: bit for bit; else within the contract's tolerances.
-        override: which of the operator's overrides.
+        kernels: the kernels by level, called as the reference is; None means those of the first override.
+        compare: compares a result with the expected one; None compares values, dtype and strides, under two poisons.
+        values: whether results hold values; an uninitialised tensor and a dtype do not, and golden data holds their
+            description.
+        keywords: what a kernel is given besides on a platform: the device, for factories.
         extra: checks that are particular to the operator: called with the platform.
     """
 
@@ -41,20 +46,27 @@ class KernelLevel:
     reference: Callable
     cases: Iterable[Case]
     exact: bool = True
-    override: int = 0
+    kernels: Mapping[str, Callable] | None = None
+    compare: Callable | None = None
+    values: bool = True
+    keywords: Callable[[Profile], dict] = lambda profile: {}
     extra: Callable[[Profile], Iterable[Check]] = lambda profile: ()
     level = "kernel"
 
     def checks(self, profile: Profile) -> Iterator[Check]:
-        """A check for every case, the sentinel over two inputs, golden data, and what is particular."""
-        look_at = f"ops/{self.operator.name}/kernel/{profile.kernel_level}_level.py, against reference.py"
-        for case in self.cases:
-            yield Check(case.name, lambda case=case: self._case(case, profile), look_at)
-        varied = [c for c in self.cases if _varies(c)]
-        if varied:
-            yield Check("another input, another result", lambda: self._differs(varied[0], profile), look_at)
-        if golden.exists(self.operator.name):
-            yield Check("golden data", lambda: self._golden(profile), look_at + " and golden/")
+        """For each kernel that can run there: every case, the sentinel over two inputs, golden data; then what is particular."""
+        kernels = self.kernels or self.operator.overrides[0].kernels
+        for name, kernel in kernels.items():
+            if name != "torch" and name != profile.kernel_level:
+                continue
+            look_at = f"ops/{self.operator.name}/kernel/{name}_level.py, against reference.py"
+            for case in self.cases:
+                yield Check(f"{name}: {case.name}", partial(self._case, kernel, case, profile), look_at)
+            varied = next((c for c in self.cases if _varies(c)), None)
+            if varied is not None and self.compare is None:
+                yield Check(f"{name}: another input, another result", partial(self._differs, kernel, varied, profile), look_at)
+            if golden.exists(self.operator.name):
+                yield Check(f"{name}: golden data", partial(self._golden, kernel, profile), look_at + " and golden/")
         yield from self.extra(profile)
 
     @property
@@ -62,39 +74,44 @@ class KernelLevel:
         """The level as a pytest test."""
         return pytest_function(self)
 
-    def call(self, case: Case, profile: Profile, fill: int = FILLS[0]):
-        """Call the kernel on a case with guarded outputs; returns its result."""
-        override = self.operator.overrides[self.override]
+    def _call(self, kernel: Callable, case: Case, profile: Profile, fill: int = FILLS[0]):
         args = case.arguments(profile.device)
-        reason = override.unsupported(*args, **case.kwargs)
-        assert reason is None, f"the kernel does not take this case ({reason}); it belongs to the op level"
-        with GuardedOutputs(fill) as outputs:
-            result = override.call(*args, **case.kwargs)
+        with GuardedOutputs(fill) as outputs, dispatch.below_overrides():
+            result = kernel(*args, **case.kwargs, **self.keywords(profile))
         outputs.check()
         return result
 
-    def _case(self, case: Case, profile: Profile) -> None:
-        first = self.call(case, profile)
+    def _case(self, kernel: Callable, case: Case, profile: Profile) -> None:
+        first = self._call(kernel, case, profile)
         want = self.reference(*case.arguments("cpu"), **case.kwargs)
-        assert_same(first, want, f"{self.operator.name} {case.name}", self.exact)
-        second = self.call(case, profile, FILLS[1])
+        what = f"{self.operator.name} {case.name}"
+        if self.compare is not None:
+            self.compare(first, want, what)
+            return
+        assert_same(first, want, what, self.exact)
+        second = self._call(kernel, case, profile, FILLS[1])
         if isinstance(first, torch.Tensor):
             assert same_bits(first, second), (
                 "the same input gave two results: elements were left unwritten, or the kernel depends on more than its input"
             )
 
-    def _differs(self, case: Case, profile: Profile) -> None:
-        one, other = self.call(case, profile), self.call(case.reseeded(), profile)
-        assert not same_bits(one, other), f"{case.name}: another input gave the same result, so the input is ignored"
+    def _differs(self, kernel: Callable, case: Case, profile: Profile) -> None:
+        one, other = self._call(kernel, case, profile), self._call(kernel, case.reseeded(), profile)
+        same = same_bits(one, other) if isinstance(one, torch.Tensor) else one == other
+        assert not same, f"{case.name}: another input gave the same result, so the input is ignored"
 
-    def _golden(self, profile: Profile) -> dict:
-        stored = golden.load(self.operator.name)
+    def _golden(self, kernel: Callable, profile: Profile) -> dict:
+        stored = golden.load(self.operator.name, profile.device)
         for case, args, want in stored:
-            device = tuple(a.to(profile.device) if isinstance(a, torch.Tensor) else a for a in args)
-            got = self.operator.overrides[self.override].call(*device, **case.kwargs)
-            assert_same(got, want, f"golden {case.name}", self.exact, strides=False)
+            with dispatch.below_overrides():
+                got = kernel(*args, **case.kwargs, **self.keywords(profile))
+            if isinstance(want, dict):
+                assert golden.describe(got) == want, f"golden {case.name}: got {golden.describe(got)}, expected {want}"
+            else:
+                got = got if isinstance(got, torch.Tensor) else torch.tensor(got, dtype=want.dtype)
+                assert_same(got, want, f"golden {case.name}", self.exact, strides=False)
         return {"golden cases": len(stored)}
 
 
 def _varies(case: Case) -> bool:
-    return any(isinstance(a, TensorSpec) and a.dtype != "bool" and 0 not in a.shape and a.shape for a in case.args)
+    return any(isinstance(a, TensorSpec) and a.dtype != "bool" and 0 not in a.shape for a in case.args)

@@ -37,8 +37,8 @@ def _autocast(call, args, kwargs, device):
 
 
 def _vmap(call, args, kwargs, device):
-    """One call over a batch of two copies; the first of the two results."""
-    batched = tuple(torch.stack([a, a]) if isinstance(a, torch.Tensor) else a for a in args)
+    """One call over a batch of two, each with the strides of the sample; the first of the two results."""
+    batched = tuple(a.expand(2, *a.shape) if isinstance(a, torch.Tensor) else a for a in args)
     axes = tuple(0 if isinstance(a, torch.Tensor) else None for a in args)
     mapped = torch.func.vmap(lambda *a: call(*a, **kwargs), axes, randomness="same")
     return lambda: mapped(*batched)[0]
@@ -69,8 +69,8 @@ def _compile(call, args, kwargs, device):
     return lambda: compiled(*args)
 
 
-#: Modes by name. Each counts one hit for the one call it makes.
-PLAIN: dict[str, Callable] = {
+#: Modes by name. ``vmap`` and ``func.grad`` need a tensor result and a floating-point first argument.
+MODES: dict[str, Callable] = {
     "grad": _under(torch.enable_grad),
     "no_grad": _under(torch.no_grad),
     "inference_mode": _under(torch.inference_mode),
@@ -78,6 +78,6 @@ PLAIN: dict[str, Callable] = {
     "dispatch mode": _under(_PassThrough),
     "thread": _thread,
     "compile": _compile,
+    "vmap": _vmap,
+    "func.grad": _functional_grad,
 }
-#: Modes that need a tensor result and, for ``func.grad``, a floating-point first argument.
-FUNCTIONAL: dict[str, Callable] = {"vmap": _vmap, "func.grad": _functional_grad}

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from opgraft.a1 import NotDifferentiable, Operator, Registration
+from opgraft.a1 import Operator, Registration
 from opgraft.platforms import Profile
 
 from . import modes
@@ -32,7 +32,11 @@ class OpLevel:
         cases: what it is called with; ``native`` in a case says that the call must be handed over, and why.
         sample: the case that the modes are run with; its first tensor is floating-point and small.
         exact: bit for bit; else within the contract's tolerances.
-        functional: whether ``torch.func.vmap`` and ``grad`` apply to it.
+        compare: compares a result with native's; None compares values, dtype and strides.
+        differentiable: whether the result carries a gradient.
+        without: modes that do not apply to the operator, each with the reason.
+        rewritten: modes in which PyTorch itself rewrites the call into others before any backend sees it: the result is
+            compared, but hits are not this call's.
         register: how it is registered; other than the operator's own only to test this level.
         extra: checks that are particular to the operator.
     """
@@ -42,7 +46,10 @@ class OpLevel:
     cases: Iterable[Case]
     sample: Case
     exact: bool = True
-    functional: bool = True
+    compare: Callable | None = None
+    differentiable: bool = True
+    without: Mapping[str, str] = field(default_factory=dict)
+    rewritten: frozenset[str] = frozenset()
     register: Callable[[Profile], Registration] | None = None
     extra: Callable[[Profile], Iterable[Check]] = lambda profile: ()
     level = "op"
@@ -50,6 +57,10 @@ class OpLevel:
     def checks(self, profile: Profile) -> Iterator[Check]:
         """A check for every mode and case, gradients, removal, and what is particular."""
         name = self.operator.name
+        if self.operator.refusal is not None:
+            yield Check("registering is refused, with the reason", lambda: self._refusal(profile), "opgraft/a1/registry.py")
+            yield from self.extra(profile)
+            return
         reach = "the dispatch key and opgraft/a1/dispatch.py: `opgraft probe` shows which modes reach the override"
         kernel = f"ops/{name}/kernel and `unsupported` in ops/{name}/register.py"
         for mode in self.modes():
@@ -58,7 +69,8 @@ class OpLevel:
             gradient = f"`gradient` in ops/{name}/register.py"
             yield Check("gradient", lambda: self._gradient(profile), gradient)
             yield Check("second gradient", lambda: self._second_gradient(profile), gradient)
-        yield Check("FakeTensor", lambda: self._fake(profile), reach)
+        if "FakeTensor" not in self.without:
+            yield Check("FakeTensor", lambda: self._fake(profile), reach)
         for case in self.cases:
             yield Check(case.name, lambda case=case: self._case(case, profile), kernel)
         if profile.device_type != "cpu":
@@ -67,18 +79,19 @@ class OpLevel:
         yield from self.extra(profile)
 
     @property
-    def differentiable(self) -> bool:
-        """Whether the operator's result carries a gradient."""
-        return not issubclass(self.operator.overrides[0].gradient, NotDifferentiable)
-
-    @property
     def test(self):
         """The level as a pytest test."""
         return pytest_function(self)
 
     def modes(self) -> dict[str, Callable]:
         """The modes that apply to the operator."""
-        return {**modes.PLAIN, **(modes.FUNCTIONAL if self.functional else {})}
+        return {name: prepare for name, prepare in modes.MODES.items() if name not in self.without}
+
+    def _compare(self, got, want, what: str) -> None:
+        if self.compare is not None:
+            self.compare(got, want, what)
+        else:
+            assert_same(got, want, what, self.exact)
 
     @contextlib.contextmanager
     def registered(self, profile: Profile) -> Iterator[Registration]:
@@ -92,16 +105,27 @@ class OpLevel:
         """What native PyTorch gives on the CPU."""
         return self.call(*case.arguments("cpu"), **case.kwargs)
 
+    def _refusal(self, profile: Profile) -> dict:
+        try:
+            self.operator.register_a1(profile.dispatch_key, platform=profile.name)
+        except NotImplementedError as error:
+            assert self.operator.refusal in str(error), f"the error does not give the reason: {error}"
+            return {"refused": str(error)}
+        raise AssertionError("registering must raise NotImplementedError")
+
     def _mode(self, mode: str, profile: Profile) -> dict:
         case, prepare = self.sample, self.modes()[mode]
+        args = case.arguments(profile.device)  # before registering: making inputs calls operators too
         with self.registered(profile) as registration:
-            run = prepare(self.call, case.arguments(profile.device), case.kwargs, torch.device(profile.device))
+            run = prepare(self.call, args, case.kwargs, torch.device(profile.device))
             before = registration.hits
             got = run()
             hits = registration.hits - before
-        assert hits == 1, f"{mode}: one call was counted {hits} times" + ("; the override is never reached there" if not hits else "")
         want = prepare(self.call, case.arguments("cpu"), case.kwargs, torch.device("cpu"))()
-        assert_same(got, want, mode, self.exact)
+        self._compare(got, want, mode)
+        if mode in self.rewritten:
+            return {"hits": hits, "rewritten by PyTorch": True}
+        assert hits == 1, f"{mode}: one call was counted {hits} times" + ("; the override is never reached there" if not hits else "")
         return {"hits": hits}
 
     def _leaves(self, case: Case, device):
@@ -136,8 +160,9 @@ class OpLevel:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         want = self.native(self.sample)
+        real = self.sample.arguments(profile.device)
         with self.registered(profile) as registration, FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            args = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in self.sample.arguments(profile.device)]
+            args = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in real]
             got = self.call(*args, **self.sample.kwargs)
             assert registration.hits == 0, "a fake tensor has no data, yet the kernel was called with it"
         if isinstance(got, torch.Tensor):
@@ -151,16 +176,17 @@ class OpLevel:
             want = self.native(case)
         except (RuntimeError, TypeError, ValueError, IndexError) as raised:
             error = raised
+        args = case.arguments(profile.device)
         with self.registered(profile) as registration:
             try:
-                got = self.call(*case.arguments(profile.device), **case.kwargs)
+                got = self.call(*args, **case.kwargs)
             except type(error) if error is not None else () as raised:
                 assert error is not None, f"raised {raised}, native does not"
                 return {"raises": type(raised).__name__}
             assert error is None, f"native raises {type(error).__name__}: {error}; the override gave a result"
             assert registration.hits == 1, f"one call was counted {registration.hits} times"
             handed = registration.handed_to_native
-        assert_same(got, want, case.name, self.exact)
+        self._compare(got, want, case.name)
         if case.native is None:
             assert not handed, f"the kernel must take this call, but it was handed to native: {handed}"
         else:
@@ -172,25 +198,27 @@ class OpLevel:
         if backend.device_count() < 2:
             return {"not run": "one device only"}
         device = f"{profile.device_type}:1"
+        args = self.sample.arguments(device)
         with self.registered(profile) as registration:
-            got = self.call(*self.sample.arguments(device), **self.sample.kwargs)
+            got = self.call(*args, **self.sample.kwargs)
             assert registration.hits == 1, f"one call on {device} was counted {registration.hits} times"
         if isinstance(got, torch.Tensor):
             assert got.device == torch.device(device), f"the result is on {got.device}, the input was on {device}"
-        assert_same(got, self.native(self.sample), device, self.exact)
+        self._compare(got, self.native(self.sample), device)
         return {}
 
     def _removal(self, profile: Profile) -> None:
         names = [o.qualified_name for o in self.operator.overrides]
         before = {name: torch._C._dispatch_dump(name) for name in names}
+        first, second = self.sample.arguments(profile.device), self.sample.arguments(profile.device)
         with self.registered(profile) as registration:
-            self.call(*self.sample.arguments(profile.device), **self.sample.kwargs)
+            self.call(*first, **self.sample.kwargs)
         hits = registration.hits
-        got = self.call(*self.sample.arguments(profile.device), **self.sample.kwargs)
+        got = self.call(*second, **self.sample.kwargs)
         assert registration.hits == hits, "the override was reached after its removal"
         after = {name: torch._C._dispatch_dump(name) for name in names}
         assert after == before, f"the dispatch table of {[n for n in names if after[n] != before[n]]} is not as it was"
-        assert_same(got, self.native(self.sample), "after removal", self.exact)
+        self._compare(got, self.native(self.sample), "after removal")
 
 
 def with_registration(level: OpLevel, register: Callable[[Profile], Registration]) -> OpLevel:

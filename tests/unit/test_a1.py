@@ -271,7 +271,7 @@ def test_a_registration_works_in_a_forked_child():
 
 
 def test_refusing_operators_check_their_arguments_first():
-    refusing = Operator("empty", refusal="it is the allocation primitive, an override would recurse")
+    refusing = Operator("empty", (), refusal="it is the allocation primitive, an override would recurse")
     with pytest.raises(RuntimeError, match="unknown platform"):
         refusing.register_a1(platform="acme")
     with pytest.raises(NotImplementedError, match="allocation primitive"):

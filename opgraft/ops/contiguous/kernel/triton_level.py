@@ -1,0 +1,14 @@
+"""contiguous through the strided copy engine: reads each element once, writes each element once."""
+
+from __future__ import annotations
+
+import torch
+
+from opgraft.kernels import copy_engine, new_like
+
+
+def contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+    """``self`` if it lies in the format already, else a copy that does."""
+    if self.is_contiguous(memory_format=memory_format):
+        return self
+    return copy_engine.copy(new_like(self, memory_format), self)

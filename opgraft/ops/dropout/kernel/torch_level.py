@@ -1,0 +1,34 @@
+"""dropout in plain PyTorch: the same random bits as the Triton kernel, computed with integer tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from opgraft.kernels import new_like
+from opgraft.kernels.philox import draw_seed, random_bits_torch
+
+
+def masked_scale(x: torch.Tensor, seed: torch.Tensor, p: float, out: torch.Tensor | None = None) -> torch.Tensor:
+    """``x`` times 1/(1-p) where the random bits of an element's index reach p·2³², else times 0.
+
+    Args:
+        x: floating-point, any strides.
+        seed: int64 of one element, on ``x``'s device.
+        p: between 0 and 1, both excluded.
+        out: where to write; None means a new tensor with the strides native gives. It may be ``x``.
+    """
+    out = new_like(x) if out is None else out
+    wide = torch.float64 if x.dtype is torch.float64 else torch.float32
+    keep = (random_bits_torch(seed, x.numel()) >= round(p * 2**32)).reshape(x.shape)
+    return out.copy_(x.to(wide) * keep.to(wide).mul_(1 / (1 - p)))
+
+
+def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """Dropout of a new tensor, with a seed drawn from the device's default generator."""
+    return masked_scale(input, draw_seed(input.device), p)
+
+
+def dropout_(self: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """Dropout in place."""
+    masked_scale(self, draw_seed(self.device), p, out=self)
+    return self

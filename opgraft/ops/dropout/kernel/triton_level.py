@@ -1,0 +1,80 @@
+"""dropout in one pass: each element read once, written once; the mask lives in registers.
+
+The random bits of an element depend on the seed and its row-major index alone, so they do not depend on the launch
+geometry. Index width: 32 bits for offsets where they fit; the counter is always 64 bits.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from opgraft.kernels import block_size, launch, new_like
+from opgraft.kernels.copy_engine import needs_64_bit, plan
+from opgraft.kernels.philox import draw_seed, random_bits
+
+
+@triton.jit
+def masked_scale_kernel(
+    out, x, seed, numel, threshold, scale, scale_rest, sizes, out_strides, x_strides,
+    RANK: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out[i] = x[i] * (scale if bits(seed, i) >= threshold else 0), over RANK dimensions, outermost first."""
+    block = tl.program_id(0)
+    if WIDE:
+        block = block.to(tl.int64)
+    linear = block * BLOCK + tl.arange(0, BLOCK)
+    mask = linear < numel
+    rest = linear
+    out_offsets = linear * 0
+    x_offsets = linear * 0
+    for back in tl.static_range(RANK):
+        axis: tl.constexpr = RANK - 1 - back
+        index = rest % sizes[axis]
+        rest = rest // sizes[axis]
+        out_offsets += index * out_strides[axis]
+        x_offsets += index * x_strides[axis]
+    keep = random_bits(tl.load(seed), linear) >= threshold
+    value = tl.load(x + x_offsets, mask=mask)
+    if x.dtype.element_ty == tl.float64:
+        factor = tl.zeros([BLOCK], tl.float64) + scale + scale_rest  # 1/(1-p) in fp64: numbers reach a kernel as fp32
+        result = value * tl.where(keep, factor, 0.0)
+    else:
+        result = (value.to(tl.float32) * tl.where(keep, scale, 0.0)).to(out.dtype.element_ty)
+    tl.store(out + out_offsets, result, mask=mask)
+
+
+def masked_scale(x: torch.Tensor, seed: torch.Tensor, p: float, out: torch.Tensor | None = None) -> torch.Tensor:
+    """``x`` times 1/(1-p) where the random bits of an element's index reach p·2³², else times 0.
+
+    Args:
+        x: floating-point, any strides.
+        seed: int64 of one element, on ``x``'s device.
+        p: between 0 and 1, both excluded.
+        out: where to write; None means a new tensor with the strides native gives. It may be ``x``.
+    """
+    out = new_like(x) if out is None else out
+    steps = plan(x.shape, out.stride(), x.stride(), row_major=True)
+    numel = x.numel()
+    block = block_size(numel, x.device)
+    factor = 1 / (1 - p)
+    scale = torch.tensor(factor, dtype=torch.float32, device="cpu").item()  # the launcher passes numbers as fp32
+    launch(
+        masked_scale_kernel, (triton.cdiv(numel, block),), out, x, seed, numel, round(p * 2**32), scale, factor - scale, *steps,
+        RANK=len(steps.sizes), WIDE=needs_64_bit(steps, numel + block), BLOCK=block,
+    )  # fmt: skip
+    return out
+
+
+def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """Dropout of a new tensor, with a seed drawn from the device's default generator."""
+    return masked_scale(input, draw_seed(input.device), p)
+
+
+def dropout_(self: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """Dropout in place."""
+    masked_scale(self, draw_seed(self.device), p, out=self)
+    if not self.is_inference():
+        torch.autograd.graph.increment_version(self)
+    return self

@@ -1,0 +1,7 @@
+"""result_type at the framework level: a decoder that calls it is trained and decoded."""
+
+from opgraft.ops.result_type.register import OPERATOR
+from opgraft.verify import FrameworkLevel
+
+LEVEL = FrameworkLevel(OPERATOR)
+test_framework_level = LEVEL.test

@@ -1,0 +1,8 @@
+"""python ops/type_as/example.py [PLATFORM]: the three levels and the native comparison."""
+
+import sys
+
+from opgraft.verify.example import main
+
+if __name__ == "__main__":
+    sys.exit(main("type_as"))

@@ -1,0 +1,61 @@
+"""type_as: what it replaces, with which kernels, its gradient, and which inputs it takes."""
+
+from __future__ import annotations
+
+import torch
+
+from opgraft.a1 import Gradient, Operator, Override
+from opgraft.kernels import copy_engine
+from opgraft.ops.type_as.kernel import torch_level, triton_level
+
+
+def unsupported(self: torch.Tensor, other: torch.Tensor) -> str | None:
+    """The kernels cast within one device; where native returns the tensor itself, native answers."""
+    if self.device != other.device:
+        return f"between {self.device.type} and {other.device.type}" if self.device.type != other.device.type else "between device indexes"
+    if self.dtype == other.dtype:
+        return "of that dtype already: the tensor itself is returned"
+    if other.layout is not torch.strided or other.is_quantized:
+        return f"to layout {other.layout}, quantized {other.is_quantized}"
+    return copy_engine.unsupported(other.dtype, self)
+
+
+class CastBack(Gradient):
+    """The gradient is cast back to the input's dtype."""
+
+    @staticmethod
+    def save(ctx, inputs: tuple, keywords: dict, output: torch.Tensor) -> None:
+        """Keep the input's dtype."""
+        ctx.dtype = inputs[0].dtype
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> tuple:
+        """(gradient of self, none for other)."""
+        return grad.to(ctx.dtype), None
+
+
+OPERATOR = Operator(
+    "type_as",
+    overrides=(
+        Override(
+            "aten::type_as(Tensor self, Tensor other) -> Tensor",
+            kernels={"torch": torch_level.type_as, "triton": triton_level.type_as},
+            unsupported=unsupported,
+            gradient=CastBack,
+        ),
+    ),
+)
+register_a1 = OPERATOR.register_a1
+
+
+def type_as_aten(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Run the kernel of ``x``'s platform directly, without the dispatcher.
+
+    Args:
+        x: any shape, strides and dtype.
+        other: gives the dtype (and device).
+
+    Returns:
+        ``x`` itself if nothing changes, else a tensor of ``other``'s dtype. No gradient is recorded.
+    """
+    return OPERATOR.overrides[0].call(x, other)
