@@ -25,7 +25,7 @@ from .operator import Composite, Gradient, NotDifferentiable, Override
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 #: An autograd key that no backend uses here: its computed kernel is PyTorch's own autograd kernel.
 _UNUSED_AUTOGRAD_KEY = "AutogradXLA"
-_NUMBERS = (bool, int, float, complex)
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
 class _Inside(threading.local):
@@ -63,8 +63,9 @@ def _without_numbers(overload):
 
     def wrap(args):
         for i in positions:
-            if i < len(args) and isinstance(args[i], _NUMBERS):
-                args = (*args[:i], torch.tensor(args[i], device="cpu"), *args[i + 1 :])
+            if i < len(args) and type(args[i]) in _NUMBERS:
+                number = torch.tensor(args[i], dtype=_NUMBERS[type(args[i])], device="cpu")
+                args = (*args[:i], number, *args[i + 1 :])
         return args
 
     return wrap

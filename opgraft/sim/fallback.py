@@ -107,9 +107,8 @@ def fallback(op: torch._ops.OpOverload, *args, **kwargs):
     plan = _plan(op)
     if plan.view:
         return op.redispatch(memory.CPU_KEYS, *args, **kwargs)
-    for i in plan.tensors:  # a boxed kernel is handed the bare number where the schema says Tensor (x & 1)
-        if i < len(args) and isinstance(args[i], (bool, int, float, complex)):
-            args = (*args[:i], torch.tensor(args[i], device="cpu"), *args[i + 1 :])
+    if plan.outs:
+        args = _without_numbers(plan, args)
     leaves, spec = pytree.tree_flatten((args, kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     on_device = [t for t in tensors if is_sim(t)]
@@ -144,6 +143,19 @@ def fallback(op: torch._ops.OpOverload, *args, **kwargs):
         return originals[id(leaf)] if id(leaf) in originals else to_device(leaf, index)
 
     return pytree.tree_map(back, result)
+
+
+def _without_numbers(plan, args):
+    """A boxed kernel is handed the bare number where the schema says Tensor (``x & 1``). Operators take it as such, save
+    their ``out=`` variants: a 0-dim tensor then, of a dtype that takes part in promotion as the number would."""
+    first = next((a for a in args if isinstance(a, torch.Tensor)), None)
+    for i in plan.tensors:
+        if i < len(args) and isinstance(args[i], (bool, int, float, complex)):
+            widest = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}[type(args[i])]
+            promoted = torch.result_type(first, args[i])
+            dtype = widest if first.dim() and promoted == first.dtype else promoted
+            args = (*args[:i], torch.tensor(args[i], dtype=dtype, device="cpu"), *args[i + 1 :])
+    return args
 
 
 def _target_index(op, kwargs, index):

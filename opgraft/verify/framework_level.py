@@ -41,7 +41,7 @@ class FrameworkLevel:
         """Training and decoding, with and without."""
         look_at = f"ops/{self.operator.name}/register.py: `gradient`, `unsupported`; the op level says which call differs"
         if self.operator.refusal is not None:
-            yield Check("not exercised: it cannot be registered", lambda: {"reason": self.operator.refusal}, look_at)
+            yield Check("not exercised: it cannot be registered", lambda: {"not exercised": self.operator.refusal}, look_at)
             return
         yield Check("decoder: training and greedy decoding", lambda: self._compare(profile), look_at)
 

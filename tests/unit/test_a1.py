@@ -233,8 +233,10 @@ def test_a_number_where_the_schema_says_tensor():
     )
     target = torch.zeros(3, device="sim")
     with operator.register_a1() as registration:
-        target[1] = 32
-    assert registration.hits == 1 and isinstance(seen[0], torch.Tensor) and seen[0].item() == 32
+        for number in (32, 0.1, True, 1j):
+            target[1] = number
+    assert registration.hits == 4 and all(isinstance(t, torch.Tensor) for t in seen)
+    assert [t.item() for t in seen] == [32, 0.1, True, 1j], "no number may lose precision"
 
 
 def test_counts_are_exact_in_threads():

@@ -54,7 +54,7 @@ def test_the_unbroken_operator_passes():
 
 def test_an_unwritten_output():
     found = failures(KernelLevel(broken(write=-1), reference, [CASE]))
-    assert "1 of 37 elements differ; the first is element 36" in found["37 float32"]
+    assert "1 of 37 elements differ; the first is element 36" in found["triton: 37 float32"]
 
 
 def test_an_unwritten_output_that_happens_to_be_right():
@@ -67,19 +67,19 @@ def test_an_unwritten_output_that_happens_to_be_right():
         return out
 
     operator = Operator("broken", (dataclasses.replace(OPERATOR.overrides[0], kernels={"triton": lucky}),))
-    assert "left unwritten" in failures(KernelLevel(operator, reference, [CASE]))["37 float32"]
+    assert "left unwritten" in failures(KernelLevel(operator, reference, [CASE]))["triton: 37 float32"]
 
 
 def test_one_element_too_far():
     found = failures(KernelLevel(broken(write=1), reference, [CASE]))
-    assert "wrote 4 byte(s) just after its output of 148 bytes" in found["37 float32"]
+    assert "wrote 4 byte(s) just after its output of 148 bytes" in found["triton: 37 float32"]
     found = failures(op_level(broken(write=1)))
     assert "kernel broken_copy_kernel" in found["37 float32"] and "past its end" in found["37 float32"]
 
 
 def test_an_ignored_input():
     found = failures(KernelLevel(broken(ignore=True), lambda x, **_: torch.ones_like(x), [CASE]))
-    assert list(found) == ["another input, another result"] and "the input is ignored" in found["another input, another result"]
+    assert list(found) == ["triton: another input, another result"] and "the input is ignored" in found.popitem()[1]
 
 
 class _Bare:
@@ -137,5 +137,5 @@ def test_the_command_exits_with_an_error_and_says_what_to_look_at(fault, tmp_pat
     monkeypatch.setattr(run.evidence, "render", lambda folder: [])
     assert run.verify(["clone"], "sim", ["kernel"], tmp_path) is False
     printed = " ".join(capsys.readouterr().out.split())
-    assert "FAILED clone · kernel · 37 float32" in printed and "look at: ops/broken/kernel/triton_level.py" in printed
+    assert "FAILED clone · kernel · triton: 37 float32" in printed and "look at: ops/broken/kernel/triton_level.py" in printed
     assert '"ok": false' in (tmp_path / "sim" / "clone.kernel.json").read_text()

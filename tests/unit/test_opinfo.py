@@ -78,8 +78,10 @@ def test_sample_inputs(op, dtype, ours):
             there, there_kwargs = moved((args, kwargs))
             want = run(op, args, kwargs)
             got = run(op, there, there_kwargs)
-            compare(op, got, want)
             count += 1
+            if kwargs.get("dropout_p") and ours:
+                continue  # our dropout draws other random numbers than native's
+            compare(op, got, want)
             if gradient and isinstance(want, torch.Tensor) and want.requires_grad and "dropout" not in op.name:
                 leaves = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]
                 leaves_there = [t for t in pytree.tree_leaves((there, there_kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]

@@ -150,6 +150,15 @@ def test_out_arguments_are_resized_as_native_does():
     assert values.tolist() == [1, 3] and indices.tolist() == [1, 0]
 
 
+def test_numbers_keep_their_precision_and_do_not_promote():
+    x, y = torch.ones(3, dtype=torch.float64, device="sim"), torch.ones((), device="sim")
+    assert (x * 0.1).tolist() == [0.1] * 3 and (y * 0.1).dtype is torch.float32
+    out = torch.empty(0, dtype=torch.float64, device="sim")
+    torch.mul(x, 0.1, out=out)
+    assert out.tolist() == [0.1] * 3
+    assert (torch.tensor([5], device="sim") & 0xFFFFFFFF).dtype is torch.int64
+
+
 def test_resize_keeps_the_data():
     t = torch.arange(4.0, device="sim")
     t.resize_(2, 3)
