@@ -91,11 +91,10 @@ def strided_copy_kernel(
     dst_offsets = rest * 0
     src_offsets = rest * 0
     for back in tl.static_range(RANK):
-        axis: tl.constexpr = RANK - 1 - back
-        index = rest % sizes[axis]
-        rest = rest // sizes[axis]
-        dst_offsets += index * dst_strides[axis]
-        src_offsets += index * src_strides[axis]
+        index = rest % sizes[RANK - 1 - back]
+        rest = rest // sizes[RANK - 1 - back]
+        dst_offsets += index * dst_strides[RANK - 1 - back]
+        src_offsets += index * src_strides[RANK - 1 - back]
     value = tl.load(src + src_offsets, mask=mask)
     tl.store(dst + dst_offsets, convert(value, dst.dtype.element_ty, BOOL), mask=mask)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.machinery
 import sys
 import types
+import warnings
 
 import torch
 
@@ -65,6 +66,12 @@ def enable(name: str = "sim", device_count: int = 2) -> None:
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone":
         raise RuntimeError(f"PrivateUse1 belongs to the backend {taken!r} in this process, so no device can be simulated")
+    if torch.cuda.device_count():
+        warnings.warn(
+            f"with the simulated device {name!r} PyTorch takes PrivateUse1 for the accelerator of this process, and a backward on "
+            "CUDA fails with an internal assertion (seen on 2.11); use another process for CUDA",
+            stacklevel=2,
+        )
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     device_guard, count = guard.make_guard(device_count)

@@ -3,10 +3,10 @@
 from .framework_level import FrameworkLevel
 from .inputs import Case, TensorSpec, tensor_cases
 from .kernel_level import KernelLevel
-from .levels import LEVELS, Check, Result, ready, run_check
+from .levels import LEVELS, Check, Result, prove, ready, run_check
 from .op_level import OpLevel
 
 __all__ = [
-    "LEVELS", "Case", "Check", "FrameworkLevel", "KernelLevel", "OpLevel", "Result", "TensorSpec", "ready",
+    "LEVELS", "Case", "Check", "FrameworkLevel", "KernelLevel", "OpLevel", "Result", "TensorSpec", "prove", "ready",
     "run_check", "tensor_cases",
 ]  # fmt: skip

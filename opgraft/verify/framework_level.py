@@ -16,7 +16,7 @@ from opgraft.frameworks import decoder
 from opgraft.platforms import Profile
 
 from .compare import assert_same
-from .levels import Check, pytest_function
+from .levels import Check
 
 
 @dataclass
@@ -44,11 +44,6 @@ class FrameworkLevel:
             yield Check("not exercised: it cannot be registered", lambda: {"not exercised": self.operator.refusal}, look_at)
             return
         yield Check("decoder: training and greedy decoding", lambda: self._compare(profile), look_at)
-
-    @property
-    def test(self):
-        """The level as a pytest test."""
-        return pytest_function(self)
 
     @contextlib.contextmanager
     def registered(self, profile: Profile) -> Iterator[Registration]:

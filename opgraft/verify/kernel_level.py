@@ -20,7 +20,7 @@ from opgraft.platforms import Profile
 from . import golden
 from .compare import assert_same, same_bits
 from .inputs import Case, TensorSpec
-from .levels import Check, pytest_function
+from .levels import Check
 
 FILLS = (0x5A, 0xA5)
 
@@ -68,11 +68,6 @@ class KernelLevel:
             if golden.exists(self.operator.name):
                 yield Check(f"{name}: golden data", partial(self._golden, kernel, profile), look_at + " and golden/")
         yield from self.extra(profile)
-
-    @property
-    def test(self):
-        """The level as a pytest test."""
-        return pytest_function(self)
 
     def _call(self, kernel: Callable, case: Case, profile: Profile, fill: int = FILLS[0]):
         args = case.arguments(profile.device)

@@ -96,16 +96,11 @@ def ready(name: str) -> Profile:
     return known[name]
 
 
-def pytest_function(level: Level):
-    """A pytest test that runs each check of a level on :func:`test_profile` as a case of its own."""
-    import pytest
-
-    @pytest.mark.parametrize("check", list(level.checks(test_profile())), ids=lambda check: check.name)
-    def test(check: Check) -> None:
-        result = run_check(check)
-        assert result.ok, f"{result.error}\nlook at: {result.look_at}"
-
-    return test
+def prove(proof: Check) -> None:
+    """A pytest test of one check. In an operator's test module it stands as ``test_kernel_level = prove`` beside ``LEVEL``;
+    :mod:`opgraft.verify.pytest_plugin` makes it a test for every check of that level."""
+    result = run_check(proof)
+    assert result.ok, f"{result.error}\nlook at: {result.look_at}"
 
 
 def synchronize(profile: Profile) -> None:

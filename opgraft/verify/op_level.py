@@ -19,7 +19,7 @@ from opgraft.platforms import Profile
 from . import modes
 from .compare import assert_same
 from .inputs import Case, TensorSpec
-from .levels import Check, pytest_function
+from .levels import Check
 
 
 @dataclass
@@ -77,11 +77,6 @@ class OpLevel:
             yield Check("another device index", lambda: self._other_device(profile), "opgraft/kernels/launch.py")
         yield Check("removal", lambda: self._removal(profile), "opgraft/a1/registry.py")
         yield from self.extra(profile)
-
-    @property
-    def test(self):
-        """The level as a pytest test."""
-        return pytest_function(self)
 
     def modes(self) -> dict[str, Callable]:
         """The modes that apply to the operator."""

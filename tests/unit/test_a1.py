@@ -231,7 +231,7 @@ def test_a_number_where_the_schema_says_tensor():
             ),
         ),
     )
-    target = torch.zeros(3, device="sim")
+    target = torch.zeros(3, dtype=torch.complex128, device="sim")
     with operator.register_a1() as registration:
         for number in (32, 0.1, True, 1j):
             target[1] = number

@@ -5,7 +5,7 @@ import torch
 from opgraft.ops._local_scalar_dense.kernel import torch_level, triton_level
 from opgraft.ops._local_scalar_dense.reference import local_scalar_dense
 from opgraft.ops._local_scalar_dense.register import OPERATOR
-from opgraft.verify import Case, Check, KernelLevel, TensorSpec
+from opgraft.verify import Case, Check, KernelLevel, TensorSpec, prove
 from opgraft.verify.compare import assert_same
 
 DTYPES = (
@@ -30,4 +30,4 @@ def _special(profile):
 
 
 LEVEL = KernelLevel(OPERATOR, local_scalar_dense, CASES, extra=_special)
-test_kernel_level = LEVEL.test
+test_kernel_level = prove

@@ -4,7 +4,7 @@ import torch
 
 from opgraft.ops.clone.reference import clone
 from opgraft.ops.clone.register import OPERATOR, clone_aten
-from opgraft.verify import Case, Check, KernelLevel, TensorSpec, tensor_cases
+from opgraft.verify import Case, Check, KernelLevel, TensorSpec, prove, tensor_cases
 
 DTYPES = (
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
@@ -47,4 +47,4 @@ def _fresh_memory(profile):
 
 
 LEVEL = KernelLevel(OPERATOR, clone, CASES, extra=_fresh_memory)
-test_kernel_level = LEVEL.test
+test_kernel_level = prove

@@ -4,7 +4,7 @@ import torch
 
 from opgraft.ops.clone.register import OPERATOR
 from opgraft.ops.clone.test import kernel_level
-from opgraft.verify import Case, Check, OpLevel, TensorSpec
+from opgraft.verify import Case, Check, OpLevel, TensorSpec, prove
 
 CASES = [
     *kernel_level.CASES,
@@ -47,4 +47,4 @@ def _particular(profile):
 
 
 LEVEL = OpLevel(OPERATOR, torch.clone, CASES, sample=Case("sample", (TensorSpec((3, 5)),)), extra=_particular)
-test_op_level = LEVEL.test
+test_op_level = prove

@@ -4,7 +4,7 @@ import torch
 
 from opgraft.ops.detach.reference import detach
 from opgraft.ops.detach.register import OPERATOR, detach_aten
-from opgraft.verify import Check, KernelLevel, tensor_cases
+from opgraft.verify import Check, KernelLevel, prove, tensor_cases
 from opgraft.verify.compare import assert_same
 
 CASES = [
@@ -30,4 +30,4 @@ def _shares(profile):
 
 
 LEVEL = KernelLevel(OPERATOR, detach, CASES, compare=_values, extra=_shares)
-test_kernel_level = LEVEL.test
+test_kernel_level = prove

@@ -4,7 +4,7 @@ import torch
 
 from opgraft.ops.detach_.reference import detach_
 from opgraft.ops.detach_.register import OPERATOR, detach__aten
-from opgraft.verify import Case, Check, KernelLevel, TensorSpec
+from opgraft.verify import Case, Check, KernelLevel, TensorSpec, prove
 
 CASES = [Case(f"{shape} {dtype}", (TensorSpec(shape, dtype),), golden=True) for shape in ((), (0,), (7, 13)) for dtype in ("float32", "bfloat16", "int64")]
 
@@ -29,4 +29,4 @@ def _history(profile):
 
 
 LEVEL = KernelLevel(OPERATOR, detach_, CASES, compare=_values, extra=_history)
-test_kernel_level = LEVEL.test
+test_kernel_level = prove

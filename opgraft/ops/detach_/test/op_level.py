@@ -3,7 +3,7 @@
 import torch
 
 from opgraft.ops.detach_.register import OPERATOR
-from opgraft.verify import Case, OpLevel, TensorSpec
+from opgraft.verify import Case, OpLevel, TensorSpec, prove
 
 LEVEL = OpLevel(OPERATOR, torch.Tensor.detach_, [], sample=Case("sample", (TensorSpec((3, 5)),)), differentiable=False)
-test_op_level = LEVEL.test
+test_op_level = prove

@@ -30,11 +30,10 @@ def masked_scale_kernel(
     out_offsets = linear * 0
     x_offsets = linear * 0
     for back in tl.static_range(RANK):
-        axis: tl.constexpr = RANK - 1 - back
-        index = rest % sizes[axis]
-        rest = rest // sizes[axis]
-        out_offsets += index * out_strides[axis]
-        x_offsets += index * x_strides[axis]
+        index = rest % sizes[RANK - 1 - back]
+        rest = rest // sizes[RANK - 1 - back]
+        out_offsets += index * out_strides[RANK - 1 - back]
+        x_offsets += index * x_strides[RANK - 1 - back]
     keep = random_bits(tl.load(seed), linear) >= threshold
     value = tl.load(x + x_offsets, mask=mask)
     if x.dtype.element_ty == tl.float64:

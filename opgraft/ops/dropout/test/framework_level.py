@@ -9,7 +9,7 @@ from opgraft.frameworks.decoder import Sizes
 from opgraft.kernels.philox import draw_seed
 from opgraft.ops.dropout import reference
 from opgraft.ops.dropout.register import OPERATOR
-from opgraft.verify import FrameworkLevel
+from opgraft.verify import FrameworkLevel, prove
 
 
 @contextlib.contextmanager
@@ -24,4 +24,4 @@ def reference_dropout():
 
 
 LEVEL = FrameworkLevel(OPERATOR, exact=False, sizes=Sizes(dropout=0.2), baseline=reference_dropout)
-test_framework_level = LEVEL.test
+test_framework_level = prove

@@ -7,7 +7,7 @@ from opgraft.kernels.philox import random_bits_torch
 from opgraft.ops.dropout import masked_scale, reference
 from opgraft.ops.dropout.kernel import triton_level
 from opgraft.ops.dropout.register import OPERATOR
-from opgraft.verify import Case, Check, KernelLevel, TensorSpec, tensor_cases
+from opgraft.verify import Case, Check, KernelLevel, TensorSpec, prove, tensor_cases
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -55,4 +55,4 @@ def _particular(profile):
 
 
 LEVEL = KernelLevel(OPERATOR, reference.masked_scale, CASES, exact=False, kernels=masked_scale.KERNELS, extra=_particular)
-test_kernel_level = LEVEL.test
+test_kernel_level = prove

@@ -4,7 +4,7 @@ import torch
 
 from opgraft.ops.empty.reference import empty
 from opgraft.ops.empty.register import OPERATOR, empty_aten
-from opgraft.verify import Case, Check, KernelLevel
+from opgraft.verify import Case, Check, KernelLevel, prove
 from opgraft.verify.compare import same_geometry
 
 DTYPES = (torch.float32, torch.bfloat16, torch.bool, torch.complex64)
@@ -29,4 +29,4 @@ def _refused(profile):
 
 
 LEVEL = KernelLevel(OPERATOR, empty, CASES, compare=same_geometry, values=False, keywords=lambda profile: {"device": torch.device(profile.device)}, extra=_refused)
-test_kernel_level = LEVEL.test
+test_kernel_level = prove

@@ -4,7 +4,7 @@ import torch
 
 from opgraft.ops.empty_like.reference import empty_like
 from opgraft.ops.empty_like.register import OPERATOR
-from opgraft.verify import Case, KernelLevel, TensorSpec, tensor_cases
+from opgraft.verify import Case, KernelLevel, TensorSpec, prove, tensor_cases
 from opgraft.verify.compare import same_geometry
 
 CASES = [
@@ -18,4 +18,4 @@ CASES = [
     ),
 ]
 LEVEL = KernelLevel(OPERATOR, empty_like, CASES, compare=same_geometry, values=False)
-test_kernel_level = LEVEL.test
+test_kernel_level = prove

@@ -4,7 +4,7 @@ import torch
 
 from opgraft.ops.empty_like.register import OPERATOR
 from opgraft.ops.empty_like.test import kernel_level
-from opgraft.verify import Case, Check, OpLevel, TensorSpec
+from opgraft.verify import Case, Check, OpLevel, TensorSpec, prove
 from opgraft.verify.compare import same_geometry
 
 CASES = [
@@ -39,4 +39,4 @@ LEVEL = OpLevel(
     without={"func.grad": "no gradient to take", "vmap": "its result's storage is the batch's"},
     extra=_particular,
 )
-test_op_level = LEVEL.test
+test_op_level = prove

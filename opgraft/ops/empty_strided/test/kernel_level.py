@@ -4,7 +4,7 @@ import torch
 
 from opgraft.ops.empty_strided.reference import empty_strided
 from opgraft.ops.empty_strided.register import OPERATOR
-from opgraft.verify import Case, KernelLevel
+from opgraft.verify import Case, KernelLevel, prove
 from opgraft.verify.compare import same_geometry
 
 GEOMETRIES = [((2, 3), (3, 1)), ((2, 3), (1, 2)), ((), ()), ((0, 3), (3, 1)), ((4, 5), (0, 1)), ((3, 4), (100, 7)), ((2, 3, 4, 5), (60, 1, 15, 3)), ((3,), (0,))]
@@ -15,4 +15,4 @@ CASES = [
 
 
 LEVEL = KernelLevel(OPERATOR, empty_strided, CASES, compare=same_geometry, values=False, keywords=lambda profile: {"device": torch.device(profile.device)})
-test_kernel_level = LEVEL.test
+test_kernel_level = prove

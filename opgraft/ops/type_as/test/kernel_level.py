@@ -3,7 +3,7 @@
 from opgraft.ops.copy_.test.kernel_level import REAL
 from opgraft.ops.type_as.reference import type_as
 from opgraft.ops.type_as.register import OPERATOR
-from opgraft.verify import Case, KernelLevel, TensorSpec, tensor_cases
+from opgraft.verify import Case, KernelLevel, TensorSpec, prove, tensor_cases
 
 CASES = [
     *(Case(f"{src} as {dst}", (TensorSpec((3, 67), src, seed=3), TensorSpec((1,), dst))) for src in REAL for dst in REAL),
@@ -13,4 +13,4 @@ CASES = [
     ),
 ]
 LEVEL = KernelLevel(OPERATOR, type_as, CASES)
-test_kernel_level = LEVEL.test
+test_kernel_level = prove
