@@ -103,6 +103,25 @@ def report(evidence: Evidence = pathlib.Path("evidence")) -> None:
         print(page)
 
 
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="The operator's name, which becomes its folder.")],
+    schema: Annotated[str, typer.Option(help='The ATen schema it replaces, as "aten::relu(Tensor self) -> Tensor".')],
+    into: Annotated[pathlib.Path, typer.Option(help="The folder of operators, here or in a package of your own.")] = pathlib.Path("opgraft/ops"),
+    package: Annotated[str, typer.Option(help="The importable package of that folder.")] = "opgraft.ops",
+) -> None:
+    """Render a new operator's folder and say what is left to fill in."""
+    from opgraft import scaffold
+
+    rendered = scaffold.render(name, schema, into, package)
+    print(f"{rendered.folder}: {len(rendered.files)} files. Left to fill in:")
+    for path, number, line in rendered.left:
+        print(f"  {path.relative_to(rendered.folder)}:{number}: {line}")
+    if package != "opgraft.ops":
+        print(f"While you write it: OPGRAFT_OPERATORS={package}.{name}; when it is released, an entry point of the group opgraft.operators.")
+    print(f"Then: opgraft verify {name}")
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def simulate(
     context: typer.Context,

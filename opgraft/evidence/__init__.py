@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import json
+import os
 import pathlib
 import platform
 import subprocess
@@ -32,13 +33,13 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def commit() -> str:
-    """The checkout's commit, with ``+changes`` if the tree differs from it; ``unknown`` outside a checkout."""
+    """The checkout's commit, with ``+changes`` if the tree differs from it. Outside a checkout, what ``OPGRAFT_COMMIT`` says."""
     here = pathlib.Path(opgraft.__file__).parent
     try:
         head = _git(here, "rev-parse", "--short=12", "HEAD")
         return head + ("+changes" if _git(here, "status", "--porcelain", "--", ".", "../pyproject.toml") else "")
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get("OPGRAFT_COMMIT", "unknown")
 
 
 def _git(folder: pathlib.Path, *args: str) -> str:

@@ -1,7 +1,7 @@
 """The operators: one folder each, found by looking, never listed.
 
-An outside package adds its own through the entry point group ``opgraft.operators``, whose value is the module of
-an operator's folder.
+An outside package adds its own through the entry point group ``opgraft.operators``, whose value is the module of an
+operator's folder. While such a folder is being written, ``OPGRAFT_OPERATORS=package.ops.name,…`` adds it too.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import os
 import pathlib
 from collections.abc import Iterable
 from types import ModuleType
@@ -21,6 +22,8 @@ def modules() -> dict[str, str]:
     found = {p.parent.name: f"opgraft.ops.{p.parent.name}" for p in sorted(here.glob("*/register.py"))}
     for entry in importlib.metadata.entry_points(group="opgraft.operators"):
         found[entry.name] = entry.value
+    for module in filter(None, os.environ.get("OPGRAFT_OPERATORS", "").split(",")):
+        found[module.rpartition(".")[2]] = module
     return found
 
 

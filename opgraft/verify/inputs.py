@@ -42,7 +42,9 @@ class TensorSpec:
         """The tensor on a device: the same values, size, strides and offset everywhere."""
         strides = self.strides if self.strides is not None else torch.empty(self.shape, device="meta").stride()
         span = self.offset + (0 if 0 in self.shape else 1 + sum((n - 1) * s for n, s in zip(self.shape, strides)))
-        tensor = values(span, self.torch_dtype, self.seed).to(device).as_strided(self.shape, strides, self.offset)
+        flat = values(span, self.torch_dtype, self.seed).to(device)
+        with torch._C._AutoDispatchBelowADInplaceOrView():  # an input is nobody's view
+            tensor = flat.as_strided(self.shape, strides, self.offset)
         return tensor.requires_grad_() if self.requires_grad else tensor
 
     def reseeded(self, by: int = 1) -> TensorSpec:

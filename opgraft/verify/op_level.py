@@ -34,6 +34,8 @@ class OpLevel:
         exact: bit for bit; else within the contract's tolerances.
         compare: compares a result with native's; None compares values, dtype and strides.
         differentiable: whether the result carries a gradient.
+        storage: ``new`` if the sample's result must lie in memory of its own, ``same`` if in its first argument's; None
+            if there is no tensor to tell of.
         without: modes that do not apply to the operator, each with the reason.
         rewritten: modes in which PyTorch itself rewrites the call into others before any backend sees it: the result is
             compared, but hits are not this call's.
@@ -48,6 +50,7 @@ class OpLevel:
     exact: bool = True
     compare: Callable | None = None
     differentiable: bool = True
+    storage: str | None = None
     without: Mapping[str, str] = field(default_factory=dict)
     rewritten: frozenset[str] = frozenset()
     register: Callable[[Profile], Registration] | None = None
@@ -118,10 +121,18 @@ class OpLevel:
             hits = registration.hits - before
         want = prepare(self.call, case.arguments("cpu"), case.kwargs, torch.device("cpu"))()
         self._compare(got, want, mode)
+        self.check_storage(got, args)
         if mode in self.rewritten:
             return {"hits": hits, "rewritten by PyTorch": True}
         assert hits == 1, f"{mode}: one call was counted {hits} times" + ("; the override is never reached there" if not hits else "")
         return {"hits": hits}
+
+    def check_storage(self, result, args: tuple) -> None:
+        """Assert that a result's memory is new, or its first argument's, as :attr:`storage` says."""
+        if self.storage is not None:
+            pointers = result.untyped_storage().data_ptr(), args[0].untyped_storage().data_ptr()
+            same = pointers[0] == pointers[1]
+            assert same == (self.storage == "same"), f"the result must lie in {self.storage} memory as its input"
 
     def _leaves(self, case: Case, device):
         args = tuple(

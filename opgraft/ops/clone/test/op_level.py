@@ -46,5 +46,5 @@ def _particular(profile):
     yield from _beyond_2g(profile)
 
 
-LEVEL = OpLevel(OPERATOR, torch.clone, CASES, sample=Case("sample", (TensorSpec((3, 5)),)), extra=_particular)
+LEVEL = OpLevel(OPERATOR, torch.clone, CASES, sample=Case("sample", (TensorSpec((3, 5)),)), storage="new", extra=_particular)
 test_op_level = prove

@@ -37,6 +37,7 @@ LEVEL = OpLevel(
     OPERATOR,
     ALREADY,
     CASES,
+    storage="new",
     sample=Case("sample", (TensorSpec((3, 5), strides=(1, 3)),)),
     rewritten=frozenset({"compile", "vmap"}),
     extra=_itself,

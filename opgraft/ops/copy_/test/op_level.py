@@ -49,7 +49,7 @@ def _particular(profile):
             x = torch.zeros(4, device=device)
             x[1] = 32
             x[2:] = True
-            assert registration.hits >= 2, registration.hits
+            assert registration.hits >= 1, "x[1] = 32 must reach copy_"  # x[2:] = True may be a fill
             assert x.tolist() == [0, 32, 1, 1]
 
     def lazy_bits():
@@ -118,6 +118,7 @@ LEVEL = OpLevel(
     OPERATOR,
     _into_a_fresh_tensor,
     CASES,
+    storage="same",
     sample=Case("sample", (A, B)),
     without={"vmap": "the sample's batched destination would be an expanded view", "func.grad": "in place on its argument"},
     rewritten=frozenset({"compile"}),

@@ -74,6 +74,7 @@ LEVEL = OpLevel(
     OPERATOR,
     torch.Tensor.detach,
     kernel_level.CASES,
+    storage="same",
     sample=Case("sample", (TensorSpec((3, 5)),)),
     differentiable=False,
     without={"func.grad": "it cuts the gradient"},

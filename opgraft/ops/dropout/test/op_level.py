@@ -159,6 +159,7 @@ LEVEL = _Dropout(
     OPERATOR,
     torch.dropout,
     CASES,
+    storage="new",
     sample=Case("sample", (TensorSpec((3, 5)), 0.5, True)),
     compare=_alike,
     rewritten=frozenset({"compile", "vmap", "func.grad"}),

@@ -33,6 +33,7 @@ LEVEL = OpLevel(
     OPERATOR,
     torch.empty_like,
     CASES,
+    storage="new",
     sample=Case("sample", (TensorSpec((3, 5), "float32", (1, 3)),)),
     compare=same_geometry,
     differentiable=False,

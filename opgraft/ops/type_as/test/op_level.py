@@ -35,6 +35,7 @@ LEVEL = OpLevel(
     OPERATOR,
     torch.Tensor.type_as,
     CASES,
+    storage="new",
     sample=Case("sample", (TensorSpec((3, 5), "float32"), TensorSpec((1,), "float64"))),
     rewritten=frozenset({"vmap"}),
     extra=_particular,
