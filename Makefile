@@ -6,7 +6,7 @@ TORCH ?= torch==2.13.0+cpu
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 
-.PHONY: verify test bench lint setup clean
+.PHONY: verify test gates bench setup clean
 
 verify: $(VENV)/.ready
 	$(BIN)/opgraft verify --platform sim
@@ -17,8 +17,10 @@ test: $(VENV)/.ready
 bench: $(VENV)/.ready
 	$(BIN)/python bench/dispatch_overhead.py
 
-lint: $(VENV)/.ready
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+gates: $(VENV)/.ready
+	VENV=$(VENV) script/gates/docs-and-syntax
+	VENV=$(VENV) script/gates/ops-packaging
+	VENV=$(VENV) script/gates/unit-tests
 
 setup: $(VENV)/.ready
 

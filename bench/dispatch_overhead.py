@@ -56,7 +56,9 @@ def main() -> dict:
     medians = {name: statistics.median(t) for name, t in times.items()}
     for name, median in medians.items():
         spread = max(times[name]) - min(times[name])
-        print(f"{name:14} {median:6.2f} µs a call (spread {spread:.2f}), {median / medians['native']:5.2f} × native, + {median - medians['native']:.2f} µs")
+        print(
+            f"{name:14} {median:6.2f} µs a call (spread {spread:.2f}), {median / medians['native']:5.2f} × native, + {median - medians['native']:.2f} µs"
+        )
     return {"benchmark": "dispatch_overhead", "us per call": medians, "rounds": ROUNDS, "versions": versions()}
 
 

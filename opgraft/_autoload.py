@@ -3,6 +3,7 @@
 PyTorch calls it at the end of ``import torch`` in every process, so it does nothing unless asked.
 """
 
+import importlib
 import os
 import sys
 
@@ -14,7 +15,7 @@ def autoload() -> None:
         return
     sim = sys.modules.get("opgraft.sim")
     if sim is None:
-        import opgraft.sim  # calls this function again at its end
+        importlib.import_module("opgraft.sim")  # calls this function again at its end
     elif hasattr(sim, "enable"):
         sim.enable(wanted)
     # Else `import opgraft.sim` is what imports torch, and it calls this function again at its end.

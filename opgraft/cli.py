@@ -6,7 +6,7 @@ import os
 import pathlib
 import runpy
 import sys
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     "`opgraft verify --platform sim`.",
 )
 
-Operators = Annotated[Optional[list[str]], typer.Argument(metavar="[OP]...", help="Operators; all if none is named.")]
+Operators = Annotated[list[str] | None, typer.Argument(metavar="[OP]...", help="Operators; all if none is named.")]
 Platform = Annotated[str, typer.Option("--platform", "-p", help="The platform, as `opgraft doctor` names it.")]
 Evidence = Annotated[pathlib.Path, typer.Option("--evidence", help="Folder of the records.")]
 
@@ -40,9 +40,11 @@ def main() -> None:
 def verify(
     ops: Operators = None,
     platform: Platform = "sim",
-    level: Annotated[Optional[list[str]], typer.Option("--level", "-l", help="kernel, op or framework; repeatable. All if not given.")] = None,
+    level: Annotated[
+        list[str] | None, typer.Option("--level", "-l", help="kernel, op or framework; repeatable. All if not given.")
+    ] = None,
     evidence: Evidence = pathlib.Path("evidence"),
-    sim_name: Annotated[Optional[str], typer.Option(help="Simulate the platform's device under this name (mlu, npu).")] = None,
+    sim_name: Annotated[str | None, typer.Option(help="Simulate the platform's device under this name (mlu, npu).")] = None,
 ) -> None:
     """Prove operators on a platform, at three levels, and write records and reports.
 
@@ -60,7 +62,9 @@ def verify(
 def probe(
     ops: Operators = None,
     platform: Platform = "sim",
-    bare: Annotated[bool, typer.Option("--bare", help="Beside ours, measure a plain override at each key, as facts/dispatcher.md did.")] = False,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Beside ours, measure a plain override at each key, as facts/dispatcher.md did.")
+    ] = False,
 ) -> None:
     """Measure which modes reach an override and whether the gradient is kept: the interception matrix.
 
@@ -107,7 +111,9 @@ def report(evidence: Evidence = pathlib.Path("evidence")) -> None:
 def new(
     name: Annotated[str, typer.Argument(help="The operator's name, which becomes its folder.")],
     schema: Annotated[str, typer.Option(help='The ATen schema it replaces, as "aten::relu(Tensor self) -> Tensor".')],
-    into: Annotated[pathlib.Path, typer.Option(help="The folder of operators, here or in a package of your own.")] = pathlib.Path("opgraft/ops"),
+    into: Annotated[
+        pathlib.Path, typer.Option(help="The folder of operators, here or in a package of your own.")
+    ] = pathlib.Path("opgraft/ops"),
     package: Annotated[str, typer.Option(help="The importable package of that folder.")] = "opgraft.ops",
 ) -> None:
     """Render a new operator's folder and say what is left to fill in."""
@@ -118,7 +124,9 @@ def new(
     for path, number, line in rendered.left:
         print(f"  {path.relative_to(rendered.folder)}:{number}: {line}")
     if package != "opgraft.ops":
-        print(f"While you write it: OPGRAFT_OPERATORS={package}.{name}; when it is released, an entry point of the group opgraft.operators.")
+        print(
+            f"While you write it: OPGRAFT_OPERATORS={package}.{name}; when it is released, an entry point of the group opgraft.operators."
+        )
     print(f"Then: opgraft verify {name}")
 
 

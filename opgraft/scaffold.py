@@ -26,13 +26,17 @@ def _context(name: str, schema: str, folder: pathlib.Path, package: str) -> dict
     try:
         parsed = torch._C.parse_schema(schema)
     except RuntimeError as error:
-        raise ValueError(f"{schema!r} is no schema, such as 'aten::relu(Tensor self) -> Tensor': {str(error).splitlines()[0]}") from None
+        raise ValueError(
+            f"{schema!r} is no schema, such as 'aten::relu(Tensor self) -> Tensor': {str(error).splitlines()[0]}"
+        ) from None
     try:
         found = [torch._C._dispatch_find_schema_or_throw(parsed.name, parsed.overload_name)]
     except RuntimeError:
         found = []
     if not found:
-        raise ValueError(f"PyTorch {torch.__version__} has no operator {parsed.name}{'.' if parsed.overload_name else ''}{parsed.overload_name}")
+        raise ValueError(
+            f"PyTorch {torch.__version__} has no operator {parsed.name}{'.' if parsed.overload_name else ''}{parsed.overload_name}"
+        )
     positional = [a for a in parsed.arguments if not a.kwarg_only]
     if not positional or str(positional[0].type) != "Tensor":
         raise ValueError(f"{schema!r}: the scaffold is for operators whose first argument is a Tensor")
@@ -45,7 +49,11 @@ def _context(name: str, schema: str, folder: pathlib.Path, package: str) -> dict
     def value(argument) -> str:
         if str(argument.type) == "Tensor":
             return "TensorSpec((3, 5), seed=1)"
-        return repr(argument.default_value) if argument.has_default_value() else {"float": "0.5", "int": "1", "bool": "True", "number": "0.5"}.get(str(argument.type), "None")
+        return (
+            repr(argument.default_value)
+            if argument.has_default_value()
+            else {"float": "0.5", "int": "1", "bool": "True", "number": "0.5"}.get(str(argument.type), "None")
+        )
 
     qualified = parsed.name + (f".{parsed.overload_name}" if parsed.overload_name else "")
     return {

@@ -49,7 +49,9 @@ def main() -> int:
                 good = good and result.ok
                 cases = result.figures.get("golden cases", "?")
                 error = f"{largest_error(level, kernels[level_name], profile):.3g}" if level.values else "geometry"
-                print(f"{name:20} {level_name:7} {cases:>4} cases  largest error {error:9} {'ok' if result.ok else 'FAILED ' + result.error}")
+                print(
+                    f"{name:20} {level_name:7} {cases:>4} cases  largest error {error:9} {'ok' if result.ok else 'FAILED ' + result.error}"
+                )
     return 0 if good else 1
 
 

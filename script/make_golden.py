@@ -1,6 +1,6 @@
 """Write golden data from the operators' references, on the CPU. Run by hand when a reference changes on purpose.
 
-    python script/make_golden.py [OP]...
+python script/make_golden.py [OP]...
 """
 
 import sys
@@ -8,6 +8,7 @@ import sys
 from opgraft import ops
 from opgraft.verify import golden
 from opgraft.verify.run import load_level
+
 
 def main() -> None:
     for name in sys.argv[1:] or ops.modules():

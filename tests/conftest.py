@@ -31,7 +31,12 @@ def python():
 
     def run(source: str, cwd=ROOT, **environment: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-c", source], cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
+            [sys.executable, "-c", source],
+            cwd=cwd,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

@@ -14,6 +14,7 @@ import functools
 import re
 import threading
 import warnings
+from typing import Any
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
@@ -49,7 +50,7 @@ def below_overrides():
         inside.active = before
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _tensor_positions(overload: torch._ops.OpOverload) -> tuple[int, ...]:
     return tuple(i for i, a in enumerate(overload._schema.arguments) if str(a.type) == "Tensor" and i > 0)
 
@@ -111,8 +112,9 @@ def autograd_kernel(override: Override, native, count, hand_over):
     """
     overload, unsupported = override.overload, override.unsupported
     wrap = _without_numbers(overload)
-    composite = override.gradient.forward if issubclass(override.gradient, Composite) else None
-    function = None if composite else differentiable(overload, override.gradient)
+    gradient: Any = override.gradient
+    composite = issubclass(gradient, Composite)
+    ours = _composed(gradient) if composite else differentiable(overload, gradient)
     any_requires_grad = torch._C._any_requires_grad
     after_autograd = torch._C._after_autograd_keyset
 
@@ -126,19 +128,23 @@ def autograd_kernel(override: Override, native, count, hand_over):
             with _below_autograd():
                 return overload.redispatch(keyset & after_autograd, *args, **kwargs)
         reason = "forward-mode AD" if forward_mode else unsupported(*args, **kwargs)
-        if reason is None and composite is None:
-            return function(keyset, *args, **kwargs)
+        if reason is None and not composite:
+            return ours(keyset, *args, **kwargs)
         if not _traced(args):
             count()
             if reason is not None:
                 hand_over(reason)
         inside.active = True
         try:
-            return composite(*args, **kwargs) if reason is None else native(keyset, *args, **kwargs)
+            return (ours if reason is None else native)(keyset, *args, **kwargs)
         finally:
             inside.active = False
 
     return kernel
+
+
+def _composed(gradient: type[Composite]):
+    return lambda keyset, *args, **kwargs: gradient.forward(*args, **kwargs)
 
 
 def _traced(args) -> bool:
@@ -174,9 +180,9 @@ def differentiable(overload: torch._ops.OpOverload, gradient: type[Gradient]):
 
     def record(keyset, *args, **keywords):
         if torch._C._functorch.peek_interpreter_stack() is None:
-            return Function.apply(keyset, keywords, *args)
+            return Function.apply(keyset, keywords, *args)  # type: ignore[attr-defined]
         with enable_single_level_autograd_function():
-            return Function.apply(keyset, keywords, *args)
+            return Function.apply(keyset, keywords, *args)  # type: ignore[attr-defined]
 
     return record
 
@@ -316,6 +322,6 @@ def schema_problem(override: Override) -> str | None:
         actual = override.overload._schema
     except AttributeError:
         return f"PyTorch {torch.__version__} has no operator {override.qualified_name}"
-    if not actual.is_backward_compatible_with(declared):
+    if not actual.is_backward_compatible_with(declared):  # type: ignore[attr-defined]
         return f"PyTorch {torch.__version__} declares {actual}, the override was written for {override.schema}"
     return None

@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
 @functools.cache
 def commit() -> str:
     """The checkout's commit, with ``+changes`` if the tree differs from it. Outside a checkout, what ``OPGRAFT_COMMIT`` says."""
-    here = pathlib.Path(opgraft.__file__).parent
+    here = pathlib.Path(__file__).parents[1]
     try:
         head = _git(here, "rev-parse", "--short=12", "HEAD")
         return head + ("+changes" if _git(here, "status", "--porcelain", "--", ".", "../pyproject.toml") else "")
@@ -115,7 +115,7 @@ def render(folder: pathlib.Path) -> list[pathlib.Path]:
     for name in ops.modules():
         own = [e for e in entries if e["operator"] == name]
         if own:
-            home = pathlib.Path(ops.load(name).__file__).parent
+            home = ops.folder(name)
             pages[home / "REPORT.md"] = templates.get_template("report.md.j2").render(operator=name, entries=own)
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")

@@ -42,7 +42,9 @@ class Block(nn.Module):
             cache[1, :, :, start : start + length].copy_(v)
             k, v = cache[0, :, :, : start + length], cache[1, :, :, : start + length]
         attended = F.scaled_dot_product_attention(q, k.contiguous(), v.contiguous(), is_causal=length > 1)
-        x = residual + F.dropout(self.out(attended.transpose(1, 2).contiguous().view(batch, length, width)), self.sizes.dropout, self.training)
+        x = residual + F.dropout(
+            self.out(attended.transpose(1, 2).contiguous().view(batch, length, width)), self.sizes.dropout, self.training
+        )
         return x + self.down(F.gelu(self.up(self.norm2(x)))).type_as(x)
 
 

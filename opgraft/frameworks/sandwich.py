@@ -9,7 +9,9 @@ import torch
 from .decoder import Outcome
 
 
-def run(device: str | torch.device, between: Callable[[torch.Tensor], torch.Tensor], steps: int = 3, width: int = 16) -> Outcome:
+def run(
+    device: str | torch.device, between: Callable[[torch.Tensor], torch.Tensor], steps: int = 3, width: int = 16
+) -> Outcome:
     """Train ``second(between(first(x)))`` to halve its input; the argmax of its outputs stands for tokens.
 
     Args:

@@ -174,7 +174,9 @@ def copy(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
 
 def needs_64_bit(steps: Plan, last: int) -> bool:
     """Whether an offset of the plan, or ``last`` (the highest linear index a program forms), does not fit 32 bits."""
-    reach = [1 + sum((n - 1) * abs(s) for n, s in zip(steps.sizes, strides)) for strides in (steps.dst_strides, steps.src_strides)]
+    reach = [
+        1 + sum((n - 1) * abs(s) for n, s in zip(steps.sizes, strides)) for strides in (steps.dst_strides, steps.src_strides)
+    ]
     return max(last, *reach) >= 2**31
 
 

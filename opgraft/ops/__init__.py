@@ -34,6 +34,11 @@ def load(name: str) -> ModuleType:
     return importlib.import_module(modules()[name])
 
 
+def folder(name: str) -> pathlib.Path:
+    """The folder of an operator."""
+    return pathlib.Path(str(load(name).__file__)).parent
+
+
 def select(names: str | Iterable[str] | None) -> list:
     """The declarations of some operators, or of all that can be registered if ``names`` is None."""
     if names is None:

@@ -97,12 +97,16 @@ def check_together(platform: str) -> str:
             args = level.sample.arguments(profile.device)
             before = registration.hits
             got = level.call(*args, **level.sample.kwargs)
-            assert registration.hits == before + 1, f"{registration.operator.name}: {registration.hits - before} hits for one call"
+            assert registration.hits == before + 1, (
+                f"{registration.operator.name}: {registration.hits - before} hits for one call"
+            )
             level._compare(got, level.native(level.sample), registration.operator.name)
         ours = decoder.run(profile.device)
     assert_same((ours.weights, ours.tokens), (native.weights, native.tokens), "the decoder with all operators registered")
     unused = [r.operator.name for r in registrations if r.hits == 1]
-    return f"{len(registrations)} operators in one process; a decoder trained and decoded as native" + (f"; not called by it: {unused}" if unused else "")
+    return f"{len(registrations)} operators in one process; a decoder trained and decoded as native" + (
+        f"; not called by it: {unused}" if unused else ""
+    )
 
 
 def _in_a_fresh_process(expression: str) -> tuple[bool, str]:

@@ -205,9 +205,8 @@ def probe(profile: Profile) -> Status:
         return Status(True, f"simulated by opgraft under the name {profile.device_type!r}", True)
     hint = f"; what to do: {profile.hint}" if profile.hint else ""
     if profile.module == "opgraft.sim":
-        other = sim.name()
-        taken = f"; the simulated device of this process is named {other!r}" if other else ""
-        return Status(False, f"the simulated device {profile.device_type!r} is not enabled{taken}{hint}")
+        other = f"; the simulated device of this process is named {sim.name()!r}" if sim.name() else ""
+        return Status(False, f"the simulated device {profile.device_type!r} is not enabled{other}{hint}")
     if profile.module is not None:
         if importlib.util.find_spec(profile.module) is None:
             taken = backend_name()

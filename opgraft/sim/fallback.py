@@ -12,16 +12,26 @@ Three rules, decided once per operator from its schema:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.utils import _pytree as pytree
 
 from . import guard, memory
+from .substitutes import SUBSTITUTES
 
 _METADATA_ONLY = {"aten::set_", "aten::set_data"}
 #: Operators that native PyTorch lets mix devices: they move the small operand themselves.
 _MIXED = {"aten::_copy_from", "aten::_copy_from_and_resize", "aten::copy_", "aten::_has_compatible_shallow_copy_type"}
-_MIXED_PREFIXES = ("aten::index", "aten::_index_put_impl", "aten::_unsafe_index", "aten::set_", "aten::_foreach_", "aten::_fused_", "aten::_amp_")
+_MIXED_PREFIXES = (
+    "aten::index",
+    "aten::_index_put_impl",
+    "aten::_unsafe_index",
+    "aten::set_",
+    "aten::_foreach_",
+    "aten::_fused_",
+    "aten::_amp_",
+)
 
 generators: list[torch.Generator] = []
 _name = "sim"
@@ -47,9 +57,7 @@ def _plan(op: torch._ops.OpOverload) -> _Plan:
         arguments = {a.name: a for a in schema.arguments}
         plan = _plans[op] = _Plan(
             view=returns_view or schema.name in _METADATA_ONLY,
-            outs=tuple(
-                a.name for a in schema.arguments if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
-            ),
+            outs=tuple(a.name for a in schema.arguments if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write),
             generator="generator" in arguments,
             seeded=torch.Tag.nondeterministic_seeded in op.tags,
             mixed=schema.name in _MIXED or schema.name.startswith(_MIXED_PREFIXES),
@@ -195,7 +203,7 @@ def _run(op, plan, index, args, kwargs):
                 kwargs["generator"] = generator
     elif plan.seeded:
         return with_device_state(generator, op, *args, **kwargs)
-    return op(*args, **kwargs)
+    return SUBSTITUTES.get(op, op)(*args, **kwargs)
 
 
 def with_device_state(generator: torch.Generator, function, *args, **kwargs):
@@ -263,6 +271,8 @@ def install(name: str, library: torch.library.Library, boxed: torch.library.Libr
         aten.record_stream.default: lambda tensor, stream: None,
     }.items():
         library.impl(op, kernel, "PrivateUse1")
+    for op in SUBSTITUTES:  # convolution_overrideable has a composite kernel that refuses
+        library.impl(op, partial(fallback, op), "PrivateUse1")
     library.impl("_pin_memory", lambda tensor, device=None: memory.pinned_copy(tensor), "CPU")
     library.impl("is_pinned", lambda tensor, device=None: memory.is_pinned(tensor), "CPU")
     # PyTorch's conj/neg fallbacks resolve the bit by a clone, which ends in _copy_from again: host aliases carry the

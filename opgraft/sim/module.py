@@ -77,6 +77,7 @@ class Generator(torch.Generator):
     """
 
     def __new__(cls, device=None):
+        """A generator for a device index, the current one if ``device`` is None."""
         return cls._for_index(_index(device))
 
     @classmethod
@@ -138,6 +139,10 @@ class _Properties:
         self.total_memory = mem_get_info()[1]
         self.multi_processor_count = 1
         self.major, self.minor = 0, 0
+
+
+#: torch.utils.checkpoint saves a device's RNG state only if this says that the device was used.
+_initialized = True
 
 
 def is_available() -> bool:

@@ -40,7 +40,9 @@ def main(operator: str, argv: list[str] | None = None) -> int:
         for result in results:
             if not result.ok:
                 good = False
-                console.print(f"FAILED {name} · {result.name}: {result.error}\n  look at: {result.look_at}", markup=False, highlight=False)
+                console.print(
+                    f"FAILED {name} · {result.name}: {result.error}\n  look at: {result.look_at}", markup=False, highlight=False
+                )
     good = _native_comparison(operator, profile, console) and good
     console.print("[green]everything passed[/]" if good else "[red]not everything passed[/]")
     return 0 if good else 1
@@ -66,7 +68,12 @@ def _native_comparison(operator: str, profile: platforms.Profile, console: Conso
     with level.registered(profile) as registration:
         ours, our_us = run()
     try:
-        assert_same(ours, torch.utils._pytree.tree_map(lambda r: r.cpu() if isinstance(r, torch.Tensor) else r, native), operator, level.exact)
+        assert_same(
+            ours,
+            torch.utils._pytree.tree_map(lambda r: r.cpu() if isinstance(r, torch.Tensor) else r, native),
+            operator,
+            level.exact,
+        )
     except AssertionError as error:
         console.print(f"native comparison: [red]differs[/]: {error}", highlight=False)
         return False

@@ -24,7 +24,7 @@ from .inputs import Case, TensorSpec
 
 def folder(operator: str) -> pathlib.Path:
     """The operator's golden folder."""
-    return pathlib.Path(ops.load(operator).__file__).parent / "golden"
+    return ops.folder(operator) / "golden"
 
 
 def exists(operator: str) -> bool:
@@ -51,7 +51,11 @@ def make(operator: str, cases: Iterable[Case], reference: Callable, geometry_onl
                 span = arg.untyped_storage().nbytes() // arg.dtype.itemsize
                 tensors[f"{number}.in{place}"] = arg.as_strided((span,), (1,), 0).clone()
         result = reference(*args, **case.kwargs)
-        entry = {"name": case.name, "args": [_declare(a) for a in case.args], "kwargs": {k: _declare(v) for k, v in case.kwargs.items()}}
+        entry = {
+            "name": case.name,
+            "args": [_declare(a) for a in case.args],
+            "kwargs": {k: _declare(v) for k, v in case.kwargs.items()},
+        }
         if geometry_only:
             entry["result"] = describe(result)
         else:

@@ -124,7 +124,9 @@ class OpLevel:
         self.check_storage(got, args)
         if mode in self.rewritten:
             return {"hits": hits, "rewritten by PyTorch": True}
-        assert hits == 1, f"{mode}: one call was counted {hits} times" + ("; the override is never reached there" if not hits else "")
+        assert hits == 1, f"{mode}: one call was counted {hits} times" + (
+            "; the override is never reached there" if not hits else ""
+        )
         return {"hits": hits}
 
     def check_storage(self, result, args: tuple) -> None:
@@ -177,19 +179,15 @@ class OpLevel:
             )
 
     def _case(self, case: Case, profile: Profile) -> dict:
-        want, error = None, None
-        try:
-            want = self.native(case)
-        except (RuntimeError, TypeError, ValueError, IndexError) as raised:
-            error = raised
+        refused = (RuntimeError, TypeError, ValueError, IndexError)
+        want, error = _outcome(lambda: self.native(case), refused)
         args = case.arguments(profile.device)
         with self.registered(profile) as registration:
-            try:
-                got = self.call(*args, **case.kwargs)
-            except type(error) if error is not None else () as raised:
-                assert error is not None, f"raised {raised}, native does not"
+            got, raised = _outcome(lambda: self.call(*args, **case.kwargs), refused if error is not None else ())
+            if error is not None:
+                assert raised is not None, f"native raises {type(error).__name__}: {error}; the override gave a result"
+                assert isinstance(raised, type(error)), f"raised {raised!r}, native raises {error!r}"
                 return {"raises": type(raised).__name__}
-            assert error is None, f"native raises {type(error).__name__}: {error}; the override gave a result"
             assert registration.hits == 1, f"one call was counted {registration.hits} times"
             handed = registration.handed_to_native
         self._compare(got, want, case.name)
@@ -225,6 +223,14 @@ class OpLevel:
         after = {name: torch._C._dispatch_dump(name) for name in names}
         assert after == before, f"the dispatch table of {[n for n in names if after[n] != before[n]]} is not as it was"
         self._compare(got, self.native(self.sample), "after removal")
+
+
+def _outcome(call: Callable, expected: tuple[type[Exception], ...]) -> tuple:
+    """(result, None) of a call, or (None, error) if it raises one of the expected."""
+    try:
+        return call(), None
+    except expected as error:
+        return None, error
 
 
 def with_registration(level: OpLevel, register: Callable[[Profile], Registration]) -> OpLevel:

@@ -78,7 +78,15 @@ def measure(level: OpLevel, profile: Profile, key: str, bare: bool) -> dict[str,
 
 
 #: Column headings that leave room on an 80-column terminal.
-_SHORT = {"no_grad": "no_gr", "inference_mode": "infer", "autocast": "amp", "dispatch mode": "disp", "thread": "thrd", "compile": "comp", "func.grad": "f.grad"}
+_SHORT = {
+    "no_grad": "no_gr",
+    "inference_mode": "infer",
+    "autocast": "amp",
+    "dispatch mode": "disp",
+    "thread": "thrd",
+    "compile": "comp",
+    "func.grad": "f.grad",
+}
 
 
 def main(names: Iterable[str] | None, platform: str, bare: bool, console: Console | None = None) -> bool:

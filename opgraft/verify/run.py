@@ -22,7 +22,11 @@ def load_level(operator: str, level: str) -> Level:
 
 
 def verify(
-    names: Iterable[str] | None, platform: str, levels: Iterable[str] | None, folder: pathlib.Path, console: Console | None = None
+    names: Iterable[str] | None,
+    platform: str,
+    levels: Iterable[str] | None,
+    folder: pathlib.Path,
+    console: Console | None = None,
 ) -> bool:
     """Run levels of operators on a platform; print, record and render what they gave.
 
@@ -57,9 +61,15 @@ def verify(
         console.print(f"[bold red]FAILED[/] {name} · {level} · {result.name}", highlight=False)
         console.print(f"  {result.error}\n  look at: {result.look_at}", highlight=False, markup=False)
     pages = evidence.render(folder)
-    console.print(f"Records: {folder / profile.name}/   Pages: {_short(pages[0])} and {len(pages) - 1} REPORT.md", highlight=False, soft_wrap=True)
     console.print(
-        f"[bold red]{len(failed)} checks failed[/]" if failed else f"[bold green]all {sum(map(len, outcome.values()))} checks passed[/]"
+        f"Records: {folder / profile.name}/   Pages: {_short(pages[0])} and {len(pages) - 1} REPORT.md",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(
+        f"[bold red]{len(failed)} checks failed[/]"
+        if failed
+        else f"[bold green]all {sum(map(len, outcome.values()))} checks passed[/]"
     )
     return not failed
 
@@ -67,7 +77,13 @@ def verify(
 def run_level(level: Level, title: str, profile: Profile, console: Console) -> list[Result]:
     """Run the checks of one level: a progress bar on a terminal, a line elsewhere."""
     checks = list(level.checks(profile))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[now]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
     results: list[Result] = []
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"{title:<24}", total=len(checks), now="")
@@ -77,7 +93,10 @@ def run_level(level: Level, title: str, profile: Profile, console: Console) -> l
             progress.advance(task)
         progress.update(task, now=_failures(results))
     if not console.is_terminal:
-        console.print(f"{title:<32} {len(results):4} checks  {sum(r.seconds for r in results):6.1f} s  {_failures(results)}", highlight=False)
+        console.print(
+            f"{title:<32} {len(results):4} checks  {sum(r.seconds for r in results):6.1f} s  {_failures(results)}",
+            highlight=False,
+        )
     return results
 
 

@@ -11,14 +11,14 @@ from opgraft import ops
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-REGISTRATION = '''
+REGISTRATION = """
 from ops.clone import register_a1
 counter = {"n": 0}
 lib = register_a1("PrivateUse1", counter=counter, platform="cambricon")
 x = torch.zeros(2, device="mlu:0")
 y = x.clone()
 assert counter["n"] > 0 and y.data_ptr() != x.data_ptr()
-'''
+"""
 
 
 def test_registration_snippet_on_a_device_named_mlu(python):
@@ -31,7 +31,9 @@ def test_registration_snippet_with_the_device_from_the_environment(python):
 
 
 def test_package_mode_from_the_root(python):
-    python("import torch\nfrom ops.clone.register import clone_aten\nx = torch.zeros(2)\nassert clone_aten(x).data_ptr() != x.data_ptr()")
+    python(
+        "import torch\nfrom ops.clone.register import clone_aten\nx = torch.zeros(2)\nassert clone_aten(x).data_ptr() != x.data_ptr()"
+    )
 
 
 def test_script_mode(python):
@@ -59,10 +61,14 @@ def test_the_eight_pieces(name):
 
 
 def test_example_from_another_directory(tmp_path):
-    done = subprocess.run([sys.executable, f"{ROOT}/ops/clone/example.py", "cpu"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, f"{ROOT}/ops/clone/example.py", "cpu"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0 and "everything passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_example_on_a_missing_device(tmp_path):
-    done = subprocess.run([sys.executable, f"{ROOT}/ops/clone/example.py", "cambricon"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, f"{ROOT}/ops/clone/example.py", "cambricon"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 2 and "torch_mlu is not installed" in done.stdout, done.stdout + done.stderr

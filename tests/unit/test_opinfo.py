@@ -84,7 +84,9 @@ def test_sample_inputs(op, dtype, ours):
             compare(op, got, want)
             if gradient and isinstance(want, torch.Tensor) and want.requires_grad and "dropout" not in op.name:
                 leaves = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]
-                leaves_there = [t for t in pytree.tree_leaves((there, there_kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]
+                leaves_there = [
+                    t for t in pytree.tree_leaves((there, there_kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad
+                ]
                 weight = torch.ones_like(want) * 2
                 expected = torch.autograd.grad(want, leaves, weight, allow_unused=True)
                 found = torch.autograd.grad(got, leaves_there, weight.to("sim"), allow_unused=True)

@@ -22,7 +22,11 @@ def test_the_shipped_profiles():
     known = profiles()
     assert list(known) == ["ascend", "cambricon", "cpu", "cuda", "sim"]
     assert known["cambricon"].device == "mlu:0" and known["cambricon"].dispatch_key == "AutogradPrivateUse1"
-    assert known["ascend"].module == "torch_npu" and known["cuda"].keys == ("AutogradCUDA", "CUDA") and known["cpu"].device == "cpu"
+    assert (
+        known["ascend"].module == "torch_npu"
+        and known["cuda"].keys == ("AutogradCUDA", "CUDA")
+        and known["cpu"].device == "cpu"
+    )
 
 
 def test_a_good_file(tmp_path):
@@ -46,7 +50,9 @@ def test_a_malformed_file_names_file_field_and_what_is_accepted(tmp_path, change
     assert "acme.yaml" in str(raised.value) and all(w in str(raised.value) for w in words), str(raised.value)
 
 
-@pytest.mark.parametrize("text, words", [("a: [", "not valid YAML"), ("- x", "is a mapping"), ("name: acme", "missing field(s)")])
+@pytest.mark.parametrize(
+    "text, words", [("a: [", "not valid YAML"), ("- x", "is a mapping"), ("name: acme", "missing field(s)")]
+)
 def test_text_that_is_no_platform(tmp_path, text, words):
     with pytest.raises(ValueError, match="acme.yaml") as raised:
         load_profile(written(tmp_path, text))
@@ -60,7 +66,9 @@ def test_an_outside_package_adds_a_platform(tmp_path, monkeypatch):
         def load(self):
             return lambda: path
 
-    monkeypatch.setattr(platforms.importlib.metadata, "entry_points", lambda group: [Entry()] if group == "opgraft.platforms" else [])
+    monkeypatch.setattr(
+        platforms.importlib.metadata, "entry_points", lambda group: [Entry()] if group == "opgraft.platforms" else []
+    )
     platforms.profiles.cache_clear()
     try:
         assert "acme" in profiles()
@@ -82,7 +90,9 @@ def test_probe_says_exactly_why():
 
 def test_probe_of_a_module_whose_native_library_is_missing(tmp_path, monkeypatch):
     """torch_npu without CANN: importing it raises ImportError for libhccl.so."""
-    (tmp_path / "torch_npu.py").write_text("raise ImportError('libhccl.so: cannot open shared object file: No such file or directory')")
+    (tmp_path / "torch_npu.py").write_text(
+        "raise ImportError('libhccl.so: cannot open shared object file: No such file or directory')"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     status = probe(profiles()["ascend"])
     assert not status.usable

@@ -27,14 +27,18 @@ def test_relu_through_three_levels(tmp_path):
     assert code == 0 and "kernel/triton_level.py" in printed and "OPGRAFT_OPERATORS=chips.ops.relu" in printed, printed
 
     code, printed = command(tmp_path, "verify", "relu", OPGRAFT_OPERATORS="chips.ops.relu")
-    assert code == 1 and "FAILED relu · kernel" in printed and "triton_level.py" in printed, "as rendered, the Triton kernel is the identity"
+    assert code == 1 and "FAILED relu · kernel" in printed and "triton_level.py" in printed, (
+        "as rendered, the Triton kernel is the identity"
+    )
     assert "torch: 7x13 float32 contiguous" not in printed, "as rendered, the torch level is right"
 
     kernel = tmp_path / "chips/ops/relu/kernel/triton_level.py"
     kernel.write_text(kernel.read_text().replace("result = value  # FILL IN", "result = tl.where(value < 0, 0.0, value)"))
     code, printed = command(tmp_path, "verify", "relu", OPGRAFT_OPERATORS="chips.ops.relu")
     assert code == 0, printed
-    assert (tmp_path / "evidence/sim/relu.framework.json").exists() and "sim (simulated)" in (tmp_path / "chips/ops/relu/REPORT.md").read_text()
+    assert (tmp_path / "evidence/sim/relu.framework.json").exists() and "sim (simulated)" in (
+        tmp_path / "chips/ops/relu/REPORT.md"
+    ).read_text()
     code, printed = command(tmp_path, "probe", "relu", OPGRAFT_OPERATORS="chips.ops.relu")
     assert code == 0, printed
 
@@ -49,7 +53,9 @@ def test_a_composite_is_told_from_an_operator_with_a_formula(tmp_path):
 
 
 def test_other_arguments(tmp_path):
-    rendered = scaffold.render("leaky", "aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor", tmp_path, "chips.ops")
+    rendered = scaffold.render(
+        "leaky", "aten::leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor", tmp_path, "chips.ops"
+    )
     assert "negative_slope: float = 0.01" in (rendered.folder / "kernel/torch_level.py").read_text()
     for path in rendered.files:
         if path.suffix == ".py":

@@ -42,19 +42,39 @@ def test_the_current_device_belongs_to_a_thread():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype_has_storage_and_pointer(dtype):
     t = torch.zeros(3, 2, dtype=dtype, device="sim")
-    assert t.device == torch.device("sim:0") and t.dtype is dtype and t.data_ptr() and t.untyped_storage().nbytes() == 6 * dtype.itemsize
+    assert (
+        t.device == torch.device("sim:0")
+        and t.dtype is dtype
+        and t.data_ptr()
+        and t.untyped_storage().nbytes() == 6 * dtype.itemsize
+    )
     assert t.t()[1].data_ptr() == t.data_ptr() + dtype.itemsize and not t.cpu().to(torch.complex128).any()
 
 
 def test_views_share_storage_and_know_their_base():
     def views(t):
         z = torch.view_as_complex(t.view(3, 2, 2))
-        return [t.t(), t[1:], t.unfold(1, 2, 1), t.view(torch.int32), z, torch.view_as_real(z), t.expand(2, 3, 4), t.diagonal(), z.conj(), t.detach()]
+        return [
+            t.t(),
+            t[1:],
+            t.unfold(1, 2, 1),
+            t.view(torch.int32),
+            z,
+            torch.view_as_real(z),
+            t.expand(2, 3, 4),
+            t.diagonal(),
+            z.conj(),
+            t.detach(),
+        ]
 
     t = torch.arange(12.0, device="sim").view(3, 4)
     for view, native in zip(views(t), views(torch.arange(12.0).view(3, 4))):
         assert view.untyped_storage().data_ptr() == t.untyped_storage().data_ptr()
-        assert (view._is_view(), view.stride(), view.storage_offset()) == (native._is_view(), native.stride(), native.storage_offset())
+        assert (view._is_view(), view.stride(), view.storage_offset()) == (
+            native._is_view(),
+            native.stride(),
+            native.storage_offset(),
+        )
     t[1:].zero_()
     assert t.sum().item() == 6 and t._version > 0
 
@@ -67,6 +87,30 @@ def test_modules_train_on_either_index():
         model(data).relu().sum().backward()
         on_sim(data.to(f"sim:{index}")).relu().sum().backward()
         assert torch.equal(on_sim.weight.grad.cpu(), model.weight.grad) and on_sim.weight.grad.device.index == index
+
+
+@pytest.mark.parametrize(
+    "make, shape",
+    [
+        (lambda: torch.nn.Conv2d(3, 4, 3, stride=2, groups=1), (2, 3, 9, 9)),
+        (lambda: torch.nn.ConvTranspose2d(4, 2, 3, groups=2, bias=False), (2, 4, 5, 5)),
+        (lambda: torch.nn.LSTM(5, 6, num_layers=2, bidirectional=True), (4, 2, 5)),
+        (lambda: torch.nn.LSTM(5, 6, bias=False), (4, 2, 5)),
+        (lambda: torch.nn.GRU(5, 6, num_layers=2), (4, 2, 5)),
+        (lambda: torch.nn.GRU(5, 6, bias=False), (4, 2, 5)),
+    ],
+)
+def test_layers_that_ask_an_accelerator_for_kernels_of_its_own(make, shape):
+    torch.manual_seed(0)
+    model, data = make(), torch.randn(shape)
+    there = copy.deepcopy(model).to("sim")
+    outputs = []
+    for net, x in ((model, data.clone().requires_grad_()), (there, data.to("sim").requires_grad_())):
+        out = net(x)
+        out = out[0] if isinstance(out, tuple) else out
+        out.pow(2).sum().backward()
+        outputs.append([out.detach().cpu(), x.grad.cpu(), *(p.grad.cpu() for p in net.parameters())])
+    torch.testing.assert_close(outputs[1], outputs[0])
 
 
 def test_save_load_deepcopy_and_map_location():
@@ -97,7 +141,8 @@ def test_seeding_and_rng_state():
     generator = torch.sim.Generator(1)
     assert generator.device == torch.device("sim:1")
     assert torch.equal(
-        torch.randn(3, device="sim:1", generator=generator.manual_seed(3)).cpu(), torch.randn(3, generator=torch.Generator().manual_seed(3))
+        torch.randn(3, device="sim:1", generator=generator.manual_seed(3)).cpu(),
+        torch.randn(3, generator=torch.Generator().manual_seed(3)),
     )
     with torch.random.fork_rng(devices=[0, 1], device_type="sim"):
         draw()

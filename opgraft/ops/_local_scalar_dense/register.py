@@ -11,7 +11,9 @@ from opgraft.ops._local_scalar_dense.kernel import torch_level, triton_level
 def unsupported(self: torch.Tensor) -> str | None:
     """Anything but one element native refuses; the largest unsigned numbers do not fit what Python may return here."""
     if self.numel() != 1:
-        return f"{self.numel()} elements, which native refuses" if self.numel() == 0 else "several elements, which native refuses"
+        return (
+            f"{self.numel()} elements, which native refuses" if self.numel() == 0 else "several elements, which native refuses"
+        )
     if self.dtype is torch.uint64:
         return "uint64, whose numbers past 2^63 a Python kernel cannot return"
     if self.layout is not torch.strided or self.is_quantized or self._is_zerotensor():

@@ -12,7 +12,11 @@ from opgraft.ops.copy_.kernel import torch_level, triton_level
 def unsupported(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> str | None:
     """The kernels copy within one device, between tensors that do not overlap. What native refuses, native answers."""
     if self.device != src.device:
-        return f"between {self.device.type} and {src.device.type}" if self.device.type != src.device.type else "between device indexes"
+        return (
+            f"between {self.device.type} and {src.device.type}"
+            if self.device.type != src.device.type
+            else "between device indexes"
+        )
     if self.is_conj() or self.is_neg():
         return "conj or neg bit set on the destination"
     if self.shape != src.shape and not _broadcasts(src.shape, self.shape):

@@ -35,7 +35,9 @@ OPERATOR = Operator(
 register_a1 = OPERATOR.register_a1
 
 
-def empty_aten(size, *, dtype: torch.dtype | None = None, device=None, memory_format: torch.memory_format | None = None) -> torch.Tensor:
+def empty_aten(
+    size, *, dtype: torch.dtype | None = None, device=None, memory_format: torch.memory_format | None = None
+) -> torch.Tensor:
     """An uninitialised tensor, without the dispatcher's ``empty``.
 
     Args:

@@ -34,7 +34,9 @@ OPERATOR = Operator(
 register_a1 = OPERATOR.register_a1
 
 
-def empty_like_aten(x: torch.Tensor, *, dtype: torch.dtype | None = None, memory_format: torch.memory_format | None = None) -> torch.Tensor:
+def empty_like_aten(
+    x: torch.Tensor, *, dtype: torch.dtype | None = None, memory_format: torch.memory_format | None = None
+) -> torch.Tensor:
     """Run the kernel directly, without the dispatcher.
 
     Args:

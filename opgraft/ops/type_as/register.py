@@ -12,7 +12,11 @@ from opgraft.ops.type_as.kernel import torch_level, triton_level
 def unsupported(self: torch.Tensor, other: torch.Tensor) -> str | None:
     """The kernels cast within one device; where native returns the tensor itself, native answers."""
     if self.device != other.device:
-        return f"between {self.device.type} and {other.device.type}" if self.device.type != other.device.type else "between device indexes"
+        return (
+            f"between {self.device.type} and {other.device.type}"
+            if self.device.type != other.device.type
+            else "between device indexes"
+        )
     if self.dtype == other.dtype:
         return "of that dtype already: the tensor itself is returned"
     if other.layout is not torch.strided or other.is_quantized:

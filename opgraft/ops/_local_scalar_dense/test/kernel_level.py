@@ -21,7 +21,13 @@ CASES = [
 
 def _special(profile):
     def run():
-        for value, dtype in ((2**53 + 1, torch.int64), (-(2**63), torch.int64), (float("inf"), torch.float32), (float("nan"), torch.bfloat16), (-0.0, torch.float64)):
+        for value, dtype in (
+            (2**53 + 1, torch.int64),
+            (-(2**63), torch.int64),
+            (float("inf"), torch.float32),
+            (float("nan"), torch.bfloat16),
+            (-0.0, torch.float64),
+        ):
             for kernel in (torch_level, triton_level) if profile.kernel_level == "triton" else (torch_level,):
                 got = kernel.local_scalar_dense(torch.tensor([0, value, 0], dtype=dtype, device=profile.device)[1])
                 assert_same(got, torch.tensor(value, dtype=dtype).item(), f"{value} {dtype}")

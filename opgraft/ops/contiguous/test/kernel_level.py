@@ -8,7 +8,20 @@ from opgraft.ops.contiguous.reference import contiguous
 from opgraft.ops.contiguous.register import OPERATOR, contiguous_aten
 from opgraft.verify import Case, Check, KernelLevel, TensorSpec, prove, tensor_cases
 
-DTYPES = ("bool", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64", "complex128", "float8_e4m3fn")
+DTYPES = (
+    "bool",
+    "uint8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+)
 
 
 def _golden(spec: TensorSpec) -> bool:
@@ -35,7 +48,9 @@ def _the_same_tensor(profile):
         x = torch.arange(8.0, device=profile.device).view(8, 1)
         for same in (x, x.t(), torch.zeros(2, 5, 1, 1, device=profile.device)):
             for form in (torch.contiguous_format,) + ((torch.channels_last,) if same.dim() == 4 else ()):
-                assert contiguous_aten(same, memory_format=form).data_ptr() == same.data_ptr(), "an already contiguous tensor was copied"
+                assert contiguous_aten(same, memory_format=form).data_ptr() == same.data_ptr(), (
+                    "an already contiguous tensor was copied"
+                )
 
     yield Check("the same tensor back", run, "ops/contiguous/kernel: is_contiguous comes first")
 

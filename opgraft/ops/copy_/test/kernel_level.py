@@ -20,8 +20,12 @@ def _layouts():
         for name in LAYOUTS:
             geometry = layout(shape, name)
             if geometry and name != "expanded":
-                yield _pair(f"into {name} {shape}", TensorSpec(shape, "float32", *geometry), TensorSpec(shape), golden=shape == (5, 7))
-                yield _pair(f"from {name} {shape} with a cast", TensorSpec(shape, "bfloat16"), TensorSpec(shape, "float32", *geometry))
+                yield _pair(
+                    f"into {name} {shape}", TensorSpec(shape, "float32", *geometry), TensorSpec(shape), golden=shape == (5, 7)
+                )
+                yield _pair(
+                    f"from {name} {shape} with a cast", TensorSpec(shape, "bfloat16"), TensorSpec(shape, "float32", *geometry)
+                )
 
 
 CASES = [
@@ -46,7 +50,12 @@ def _special_values(profile):
             for source in (special, special.double(), special.bfloat16(), special.half()):
                 got = copy__aten(torch.empty(len(special), dtype=dtype, device=profile.device), source.to(profile.device)).cpu()
                 want = source.to(dtype)
-                assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got.nan_to_num(), want.nan_to_num()), (source.dtype, dtype, got, want)
+                assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got.nan_to_num(), want.nan_to_num()), (
+                    source.dtype,
+                    dtype,
+                    got,
+                    want,
+                )
                 assert torch.equal(got.double().signbit()[3:5], want.double().signbit()[3:5])
         whole = torch.tensor([-1.9, -0.9, 0.9, 1.9, 126.7, 255.0, -129.0])
         for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64):

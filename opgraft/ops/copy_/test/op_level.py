@@ -94,7 +94,9 @@ def _particular(profile):
             assert dst._version == before + 1, "the version counter must move once"
             dst.sum().backward()
             assert src.grad.dtype is torch.float32 and src.grad.flatten().tolist() == [0, 8, 8]
-            assert_same(base.grad[:, 1:], torch.zeros(2, 2, 4, dtype=torch.float64), "gradient of what was overwritten", strides=False)
+            assert_same(
+                base.grad[:, 1:], torch.zeros(2, 2, 4, dtype=torch.float64), "gradient of what was overwritten", strides=False
+            )
             leaf = torch.zeros(2, device=device, requires_grad=True)
             try:
                 leaf.copy_(torch.ones(2, device=device))

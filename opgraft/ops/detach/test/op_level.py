@@ -27,7 +27,10 @@ def _particular(profile):
             assert z._version == y._version == 1, "the version counter must be shared"
             (x * 3 + (x * 3).detach()).sum().backward()
             assert x.grad.eq(3).all().item() and registration.hits >= 3
-            assert (z._is_view(), d._is_view()) == (torch.ones(2).mul(1).detach()._is_view(), torch.ones(2)[1:].detach()._is_view())
+            assert (z._is_view(), d._is_view()) == (
+                torch.ones(2).mul(1).detach()._is_view(),
+                torch.ones(2)[1:].detach()._is_view(),
+            )
 
     def inference():
         x = torch.randn(3, device=device, requires_grad=True)
@@ -53,7 +56,9 @@ def _particular(profile):
         model, data = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2)), torch.randn(5, 4)
         with registered():
             there = copy.deepcopy(model).to(device)
-            assert all(type(p) is torch.nn.Parameter and p.is_leaf and p.device.type == profile.device_type for p in there.parameters())
+            assert all(
+                type(p) is torch.nn.Parameter and p.is_leaf and p.device.type == profile.device_type for p in there.parameters()
+            )
             twin = copy.deepcopy(there)
             twin.load_state_dict(there.state_dict())
             for net in (model, there, twin):

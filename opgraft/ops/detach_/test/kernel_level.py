@@ -6,7 +6,11 @@ from opgraft.ops.detach_.reference import detach_
 from opgraft.ops.detach_.register import OPERATOR, detach__aten
 from opgraft.verify import Case, Check, KernelLevel, TensorSpec, prove
 
-CASES = [Case(f"{shape} {dtype}", (TensorSpec(shape, dtype),), golden=True) for shape in ((), (0,), (7, 13)) for dtype in ("float32", "bfloat16", "int64")]
+CASES = [
+    Case(f"{shape} {dtype}", (TensorSpec(shape, dtype),), golden=True)
+    for shape in ((), (0,), (7, 13))
+    for dtype in ("float32", "bfloat16", "int64")
+]
 
 
 def _values(got, want, what):

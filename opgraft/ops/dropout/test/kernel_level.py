@@ -18,7 +18,10 @@ def _case(case: Case, p: float) -> Case:
 
 
 CASES = [
-    *(_case(c, 0.3) for c in tensor_cases([(7, 13)], DTYPES, golden=lambda spec: spec.dtype == "float32" and spec.strides == (13, 1))),
+    *(
+        _case(c, 0.3)
+        for c in tensor_cases([(7, 13)], DTYPES, golden=lambda spec: spec.dtype == "float32" and spec.strides == (13, 1))
+    ),
     *(_case(c, 0.5) for c in tensor_cases([(), (1025,), (3, 5, 7), (2, 3, 4, 5)])),
     *(_case(c, 0.5) for c in tensor_cases([(1,)], layouts=("contiguous",))),
     *(_case(c, 0.999) for c in tensor_cases([(1025,)], DTYPES, ("contiguous",))),
@@ -45,7 +48,23 @@ def _particular(profile):
         for block in (16, 128, 1024, 8192):
             out = torch.empty_like(x)
             grid = ((n + block - 1) // block,)
-            launch(triton_level.masked_scale_kernel, grid, out, x, seed, n, 2**31, 2.0, 0.0, (n,), (1,), (1,), RANK=1, WIDE=False, BLOCK=block)
+            launch(
+                triton_level.masked_scale_kernel,
+                grid,
+                out,
+                x,
+                seed,
+                n,
+                2**31,
+                2.0,
+                0.0,
+                (n,),
+                (1,),
+                (1,),
+                RANK=1,
+                WIDE=False,
+                BLOCK=block,
+            )
             assert torch.equal(out.cpu(), want), f"another mask with blocks of {block}"
         return {}
 

@@ -14,7 +14,9 @@ from opgraft.verify.compare import assert_same
 
 
 def _alike(got, want, what):
-    assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype), f"{what}: {got.stride()}, native {want.stride()}"
+    assert (got.shape, got.stride(), got.dtype) == (want.shape, want.stride(), want.dtype), (
+        f"{what}: {got.stride()}, native {want.stride()}"
+    )
 
 
 X = TensorSpec((64, 3))
@@ -131,7 +133,11 @@ def _particular(profile):
         x = torch.randn(300, device=device)
         results = []
         with registered():
-            for context, argument in ((torch.no_grad, x), (torch.inference_mode, x), (torch.enable_grad, x.clone().requires_grad_())):
+            for context, argument in (
+                (torch.no_grad, x),
+                (torch.inference_mode, x),
+                (torch.enable_grad, x.clone().requires_grad_()),
+            ):
                 torch.manual_seed(5)
                 with context():
                     results.append(F.dropout(argument, 0.5).detach().cpu())

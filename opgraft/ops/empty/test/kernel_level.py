@@ -9,7 +9,11 @@ from opgraft.verify.compare import same_geometry
 
 DTYPES = (torch.float32, torch.bfloat16, torch.bool, torch.complex64)
 CASES = [
-    *(Case(f"{size} {str(dtype)[6:]}", (size,), {"dtype": dtype}, golden=True) for size in ((), (0,), (3, 0, 2), (7,), (2, 3, 4)) for dtype in DTYPES),
+    *(
+        Case(f"{size} {str(dtype)[6:]}", (size,), {"dtype": dtype}, golden=True)
+        for size in ((), (0,), (3, 0, 2), (7,), (2, 3, 4))
+        for dtype in DTYPES
+    ),
     Case("channels_last", ((2, 3, 4, 5),), {"memory_format": torch.channels_last}),
     Case("channels_last_3d", ((2, 3, 4, 5, 6),), {"memory_format": torch.channels_last_3d}),
 ]
@@ -28,5 +32,13 @@ def _refused(profile):
     yield Check("negative and overflowing sizes are refused", run, "ops/empty/register.py, `unsupported`")
 
 
-LEVEL = KernelLevel(OPERATOR, empty, CASES, compare=same_geometry, values=False, keywords=lambda profile: {"device": torch.device(profile.device)}, extra=_refused)
+LEVEL = KernelLevel(
+    OPERATOR,
+    empty,
+    CASES,
+    compare=same_geometry,
+    values=False,
+    keywords=lambda profile: {"device": torch.device(profile.device)},
+    extra=_refused,
+)
 test_kernel_level = prove

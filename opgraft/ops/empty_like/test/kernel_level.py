@@ -14,7 +14,11 @@ CASES = [
     Case("another dtype", (TensorSpec((3, 5)),), {"dtype": torch.int16}),
     *(
         Case(f"to {form}", (TensorSpec(shape),), {"memory_format": getattr(torch, form)})
-        for shape, form in (((2, 3, 4, 5), "channels_last"), ((2, 3, 4, 5, 2), "channels_last_3d"), ((2, 3, 4, 5), "contiguous_format"))
+        for shape, form in (
+            ((2, 3, 4, 5), "channels_last"),
+            ((2, 3, 4, 5, 2), "channels_last_3d"),
+            ((2, 3, 4, 5), "contiguous_format"),
+        )
     ),
 ]
 LEVEL = KernelLevel(OPERATOR, empty_like, CASES, compare=same_geometry, values=False)

@@ -9,13 +9,23 @@ from opgraft.verify import Case, Check, OpLevel, TensorSpec, prove
 def _particular(profile):
     def run():
         x = torch.ones(2, dtype=torch.float16, device=profile.device)
-        for other in (torch.ones((), dtype=torch.float64, device=profile.device), torch.ones(1, dtype=torch.int64, device=profile.device), 2.5, 1j):
+        for other in (
+            torch.ones((), dtype=torch.float64, device=profile.device),
+            torch.ones(1, dtype=torch.int64, device=profile.device),
+            2.5,
+            1j,
+        ):
             assert result_type_aten(x, other) is torch.result_type(x, other)
 
     yield Check("the direct call", run, "ops/result_type/kernel/torch_level.py")
 
 
 LEVEL = OpLevel(
-    OPERATOR, torch.result_type, [], sample=Case("sample", (TensorSpec((3,)), TensorSpec((3,), "float64"))), differentiable=False, extra=_particular
+    OPERATOR,
+    torch.result_type,
+    [],
+    sample=Case("sample", (TensorSpec((3,)), TensorSpec((3,), "float64"))),
+    differentiable=False,
+    extra=_particular,
 )
 test_op_level = prove

@@ -9,7 +9,10 @@ from opgraft.ops.type_as.test import kernel_level
 from opgraft.verify import Case, Check, OpLevel, TensorSpec, prove
 
 CASES = [
-    *(c if c.args[0].dtype != c.args[1].dtype else dataclasses.replace(c, native="of that dtype already") for c in kernel_level.CASES),
+    *(
+        c if c.args[0].dtype != c.args[1].dtype else dataclasses.replace(c, native="of that dtype already")
+        for c in kernel_level.CASES
+    ),
     Case("to complex", (TensorSpec((3, 5)), TensorSpec((1,), "complex64")), native="cast torch.float32 to torch.complex64"),
     Case("to fp8", (TensorSpec((3, 5)), TensorSpec((1,), "float8_e5m2")), native="cast torch.float32 to torch.float8_e5m2"),
 ]
