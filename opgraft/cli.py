@@ -81,21 +81,23 @@ def doctor() -> None:
     # A vendor package that cannot load makes `import torch` fail while it autoloads; here the failure is the answer.
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     from rich.console import Console
-    from rich.table import Table
+    from rich.padding import Padding
 
     from opgraft import evidence, platforms
 
-    table = Table("platform", "vendor", "device", "usable", "why", title="Platforms")
+    console = Console(highlight=False)
     for profile in platforms.profiles().values():
         status = platforms.probe(profile)
-        word = ("simulated" if status.simulated else "yes") if status.usable else "no"
+        word = (
+            ("[green]simulated[/]" if status.simulated else "[green]usable[/]") if status.usable else "[red]not usable here[/]"
+        )
         if profile.module == "opgraft.sim" and platforms.backend_name() is None:
-            word = "on demand"
-        table.add_row(profile.name, profile.vendor, profile.device, word, status.reason)
-    console = Console()
-    console.print(table)
-    console.print("  ".join(f"{name} {version}" for name, version in evidence.versions().items()), highlight=False)
-    console.print(f"PrivateUse1 backend of this process: {platforms.backend_name() or 'none'}", highlight=False)
+            word = "[green]on demand[/]"
+        console.print(f"[bold]{profile.name}[/] ({profile.vendor}, device {profile.device}): {word}")
+        for line in status.reason.split("; "):
+            console.print(Padding(line, (0, 0, 0, 4)), markup=False)
+    console.print("\n" + "  ".join(f"{name} {version}" for name, version in evidence.versions().items()))
+    console.print(f"PrivateUse1 backend of this process: {platforms.backend_name() or 'none'}")
 
 
 @app.command()

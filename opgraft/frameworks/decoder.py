@@ -94,6 +94,16 @@ class Outcome:
     tokens: list[int]
 
 
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    """CPU copies of a model's gradients by parameter name, of those that have one."""
+    return {n: p.grad.detach().cpu().clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """CPU copies of a model's parameters by name."""
+    return {n: p.detach().cpu().clone() for n, p in model.named_parameters()}
+
+
 def run(device: str | torch.device, sizes: Sizes = Sizes(), steps: int = 2, decode: int = 6, seed: int = 0) -> Outcome:
     """Build the model on the CPU, move it, train it with AdamW, then decode greedily.
 
@@ -115,9 +125,9 @@ def run(device: str | torch.device, sizes: Sizes = Sizes(), steps: int = 2, deco
         optimiser.zero_grad()
         loss.backward()
         if step == 0:
-            gradients = {n: p.grad.detach().cpu().clone() for n, p in model.named_parameters() if p.grad is not None}
+            gradients = gradients_of(model)
         optimiser.step()
         losses.append(loss.detach().item())
     model.eval()
     tokens = model.generate(data[:1, :5], decode)
-    return Outcome(losses, gradients, {n: p.detach().cpu().clone() for n, p in model.named_parameters()}, tokens)
+    return Outcome(losses, gradients, weights_of(model), tokens)

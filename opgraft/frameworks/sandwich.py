@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from .decoder import Outcome
+from .decoder import Outcome, gradients_of, weights_of
 
 
 def run(
@@ -30,9 +30,9 @@ def run(
         optimiser.zero_grad()
         loss.backward()
         if step == 0:
-            gradients = {n: p.grad.detach().cpu().clone() for n, p in model.named_parameters() if p.grad is not None}
+            gradients = gradients_of(model)
         optimiser.step()
         losses.append(loss.detach().item())
     with torch.inference_mode():
         tokens = model["second"](between(model["first"](data))).argmax(1).tolist()
-    return Outcome(losses, gradients, {n: p.detach().cpu().clone() for n, p in model.named_parameters()}, tokens)
+    return Outcome(losses, gradients, weights_of(model), tokens)

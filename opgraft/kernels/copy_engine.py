@@ -86,17 +86,25 @@ def strided_copy_kernel(
     block = tl.program_id(0)
     if WIDE:
         block = block.to(tl.int64)
-    rest = block * BLOCK + tl.arange(0, BLOCK)
-    mask = rest < numel
-    dst_offsets = rest * 0
-    src_offsets = rest * 0
+    linear = block * BLOCK + tl.arange(0, BLOCK)
+    mask = linear < numel
+    dst_offsets, src_offsets = offsets_of(linear, sizes, dst_strides, src_strides, RANK)
+    value = tl.load(src + src_offsets, mask=mask)
+    tl.store(dst + dst_offsets, convert(value, dst.dtype.element_ty, BOOL), mask=mask)
+
+
+@triton.jit
+def offsets_of(linear, sizes, first_strides, second_strides, RANK: tl.constexpr):
+    """Offsets of the elements with these row-major indexes in two tensors of RANK dimensions, outermost first."""
+    rest = linear
+    first = linear * 0
+    second = linear * 0
     for back in tl.static_range(RANK):
         index = rest % sizes[RANK - 1 - back]
         rest = rest // sizes[RANK - 1 - back]
-        dst_offsets += index * dst_strides[RANK - 1 - back]
-        src_offsets += index * src_strides[RANK - 1 - back]
-    value = tl.load(src + src_offsets, mask=mask)
-    tl.store(dst + dst_offsets, convert(value, dst.dtype.element_ty, BOOL), mask=mask)
+        first += index * first_strides[RANK - 1 - back]
+        second += index * second_strides[RANK - 1 - back]
+    return first, second
 
 
 @triton.jit

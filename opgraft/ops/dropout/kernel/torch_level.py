@@ -9,14 +9,7 @@ from opgraft.kernels.philox import draw_seed, random_bits_torch
 
 
 def masked_scale(x: torch.Tensor, seed: torch.Tensor, p: float, out: torch.Tensor | None = None) -> torch.Tensor:
-    """``x`` times 1/(1-p) where the random bits of an element's index reach p·2³², else times 0.
-
-    Args:
-        x: floating-point, any strides.
-        seed: int64 of one element, on ``x``'s device.
-        p: between 0 and 1, both excluded.
-        out: where to write; None means a new tensor with the strides native gives. It may be ``x``.
-    """
+    """``x`` times 1/(1-p) or 0, under the same mask as the Triton level's; arguments as there."""
     out = new_like(x) if out is None else out
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
     keep = (random_bits_torch(seed, x.numel()) >= round(p * 2**32)).reshape(x.shape)

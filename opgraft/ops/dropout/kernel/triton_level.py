@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from opgraft.kernels import block_size, launch, new_like
-from opgraft.kernels.copy_engine import needs_64_bit, plan
+from opgraft.kernels.copy_engine import needs_64_bit, offsets_of, plan
 from opgraft.kernels.philox import draw_seed, random_bits
 
 
@@ -26,14 +26,7 @@ def masked_scale_kernel(
         block = block.to(tl.int64)
     linear = block * BLOCK + tl.arange(0, BLOCK)
     mask = linear < numel
-    rest = linear
-    out_offsets = linear * 0
-    x_offsets = linear * 0
-    for back in tl.static_range(RANK):
-        index = rest % sizes[RANK - 1 - back]
-        rest = rest // sizes[RANK - 1 - back]
-        out_offsets += index * out_strides[RANK - 1 - back]
-        x_offsets += index * x_strides[RANK - 1 - back]
+    out_offsets, x_offsets = offsets_of(linear, sizes, out_strides, x_strides, RANK)
     keep = random_bits(tl.load(seed), linear) >= threshold
     value = tl.load(x + x_offsets, mask=mask)
     if x.dtype.element_ty == tl.float64:
