@@ -63,6 +63,9 @@ def _particular(profile):
             assert not torch.equal(a1, a2), "consecutive calls must differ"
             assert not torch.equal(a1, draw(4321)[0]), "another seed must differ"
             backend = torch if profile.device_type == "cpu" else torch.get_device_module(profile.device_type)
+            generator = torch.default_generator if backend is torch else backend.default_generators[0]
+            seeded = [(generator.manual_seed(99), F.dropout(x, 0.5).cpu())[1] for _ in range(2)]
+            assert torch.equal(*seeded), "seeding the device's default Generator must make it reproducible"
             state = backend.get_rng_state()
             one = F.dropout(x, 0.5).cpu()
             backend.set_rng_state(state)
