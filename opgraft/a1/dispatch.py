@@ -251,7 +251,8 @@ class Installed:
         with warnings.catch_warnings():
             # Replacing a kernel is what the user asked for.
             warnings.filterwarnings("ignore", message=r"[\s\S]*Overriding a previously registered kernel")
-            library.impl(self._overload, kernel, key, with_keyset=kernel is not torch.library.fallthrough_kernel)
+            keyed = kernel is not torch.library.fallthrough_kernel
+            library.impl(self._overload, kernel, key, with_keyset=keyed, allow_override=True)
         self._forget()
 
     def remove(self) -> None:
