@@ -148,8 +148,9 @@ def _composed(gradient: type[Composite]):
 
 
 def _traced(args) -> bool:
-    """Whether a call only records what it would do (fake and functional tensors are subclasses without data)."""
-    return any(isinstance(a, torch.Tensor) and type(a) not in (torch.Tensor, torch.nn.Parameter) for a in args)
+    """Whether a call only records what it would do: fake and functional tensors answer in Python and have no data."""
+    python = torch._C.DispatchKey.Python
+    return any(isinstance(a, torch.Tensor) and torch._C._dispatch_keys(a).has(python) for a in args)
 
 
 def differentiable(overload: torch._ops.OpOverload, gradient: type[Gradient]):

@@ -37,7 +37,9 @@ def commit() -> str:
     here = pathlib.Path(__file__).parents[1]
     try:
         head = _git(here, "rev-parse", "--short=12", "HEAD")
-        return head + ("+changes" if _git(here, "status", "--porcelain", "--", ".", "../pyproject.toml") else "")
+        return head + (
+            "+changes" if _git(here, "status", "--porcelain", "--", ".", "../pyproject.toml", ":(exclude)**/REPORT.md") else ""
+        )
     except (OSError, subprocess.CalledProcessError):
         return os.environ.get("OPGRAFT_COMMIT", "unknown")
 

@@ -23,7 +23,7 @@ def same_bits(got: torch.Tensor, want: torch.Tensor) -> bool:
     return got.shape == want.shape and got.dtype == want.dtype and torch.equal(bits(got), bits(want))
 
 
-def assert_same(got, want, what: str, exact: bool = True, strides: bool = True) -> None:
+def assert_same(got, want, what: str, exact: bool = True, strides: bool = True, nan_bits: bool = True) -> None:
     """Assert that a result equals the expected one.
 
     Args:
@@ -32,6 +32,7 @@ def assert_same(got, want, what: str, exact: bool = True, strides: bool = True) 
         what: named in the error.
         exact: bit for bit; else within :data:`POINTWISE`.
         strides: whether the strides must agree too.
+        nan_bits: whether a NaN must be the same NaN; a conversion may choose its bits, moving data may not.
 
     Raises:
         AssertionError: says what differs, where and by how much.
@@ -40,13 +41,13 @@ def assert_same(got, want, what: str, exact: bool = True, strides: bool = True) 
     assert len(flat_got) == len(flat_want), f"{what}: {len(flat_got)} results, expected {len(flat_want)}"
     for g, w in zip(flat_got, flat_want):
         if isinstance(w, torch.Tensor) and isinstance(g, torch.Tensor):
-            _assert_tensor(g, w, what, exact, strides)
+            _assert_tensor(g, w, what, exact, strides, nan_bits)
         else:
             equal = g == w or (g != g and w != w)
             assert type(g) is type(w) and equal, f"{what}: got {g!r}, expected {w!r}"
 
 
-def _assert_tensor(got, want, what, exact, strides) -> None:
+def _assert_tensor(got, want, what, exact, strides, nan_bits) -> None:
     assert got.dtype == want.dtype, f"{what}: dtype {got.dtype}, expected {want.dtype}"
     assert got.shape == want.shape, f"{what}: shape {tuple(got.shape)}, expected {tuple(want.shape)}"
     if strides:
@@ -55,6 +56,8 @@ def _assert_tensor(got, want, what, exact, strides) -> None:
         return
     if exact:
         differ = (bits(got) != bits(want)).any(1)
+        if not nan_bits:
+            differ &= ~(got.detach().cpu().isnan() & want.isnan()).reshape(-1)
         if differ.any():
             first = int(differ.nonzero()[0])
             g, w = got.detach().cpu().reshape(-1)[first], want.detach().reshape(-1)[first]

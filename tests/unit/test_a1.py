@@ -292,3 +292,14 @@ def test_compiled_code_after_removal(python):
         "torch._dynamo.reset()\n"
         "torch.compile(lambda t: t.clone() * 2, backend='aot_eager')(torch.ones(3))"
     )
+
+
+def test_a_subclass_without_dispatch_of_its_own_is_counted():
+    class Named(torch.Tensor):
+        pass
+
+    leaf = torch.ones(20, device="sim").as_subclass(Named).requires_grad_()
+    with opgraft.use(["dropout", "clone"]) as (dropout, clone):
+        torch.nn.functional.dropout(leaf, 0.5)
+        leaf.clone()
+    assert (dropout.hits, clone.hits) == (1, 1)
