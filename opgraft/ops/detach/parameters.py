@@ -27,9 +27,9 @@ def _make_subclass(cls, data, requires_grad=False, **kwargs):
             torch._C._set_meta_in_tls_dispatch_include(before)
     if data.device.type not in _devices or kwargs:
         return _native(cls, data, requires_grad, **kwargs)
-    made = data.detach()
+    made = data.detach().requires_grad_(requires_grad)  # before the class is set: an UninitializedParameter refuses it
     made.__class__ = cls
-    return made.requires_grad_(requires_grad)
+    return made
 
 
 def keep_parameters_working(profile) -> Callable[[], None]:

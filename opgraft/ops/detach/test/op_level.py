@@ -48,6 +48,14 @@ def _particular(profile):
             source = torch.ones(2, device=device)
             shared = torch.nn.Parameter(source)
             assert shared.data_ptr() == source.data_ptr() and not source.requires_grad
+            lazy = torch.nn.LazyLinear(3, device=device)
+            lazy(torch.ones(2, 4, device=device)).sum().backward()
+            assert type(lazy.weight) is torch.nn.Parameter and lazy.weight.grad.shape == (3, 4)
+
+            class Own(torch.nn.Parameter):
+                pass
+
+            assert type(Own(source)) is Own and type(copy.deepcopy(Own(source))) is Own
             assert registration.hits >= 2
         assert torch.Tensor._make_subclass is native, "_make_subclass must be given back"
 
