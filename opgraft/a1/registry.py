@@ -12,6 +12,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+import torch
+
 from opgraft import platforms
 
 from . import dispatch
@@ -34,6 +36,7 @@ class Registration:
         self.profile = profile
         self._holds = 1
         self._hits = 0
+        self._inference_hits = 0
         self._native: Counter[str] = Counter()
         self._counter = counter
         self._counting = threading.Lock()
@@ -54,6 +57,11 @@ class Registration:
     def hits(self) -> int:
         """Calls that reached the operator, those handed to native included."""
         return self._hits
+
+    @property
+    def inference_hits(self) -> int:
+        """Of :attr:`hits`, those under ``torch.inference_mode()``: what an engine's forward makes, loading weights does not."""
+        return self._inference_hits
 
     @property
     def handed_to_native(self) -> dict[str, int]:
@@ -80,6 +88,8 @@ class Registration:
     def _count(self) -> None:
         with self._counting:
             self._hits += 1
+            if torch.is_inference_mode_enabled():
+                self._inference_hits += 1
             if self._counter is not None:
                 self._counter["n"] += 1
 
