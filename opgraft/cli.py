@@ -44,6 +44,7 @@ def verify(
         list[str] | None, typer.Option("--level", "-l", help="kernel, op or framework; repeatable. All if not given.")
     ] = None,
     evidence: Evidence = pathlib.Path("evidence"),
+    engine: Annotated[str | None, typer.Option(help="Run the framework level in a real engine: vllm.")] = None,
     sim_name: Annotated[str | None, typer.Option(help="Simulate the platform's device under this name (mlu, npu).")] = None,
 ) -> None:
     """Prove operators on a platform, at three levels, and write records and reports.
@@ -55,7 +56,7 @@ def verify(
 
     if sim_name:
         sim.enable(sim_name)
-    sys.exit(0 if run.verify(ops, platform, level, evidence) else 1)
+    sys.exit(0 if run.verify(ops, platform, level, evidence, engine=engine) else 1)
 
 
 @app.command()

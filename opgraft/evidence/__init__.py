@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import functools
+import importlib.metadata
 import json
 import os
 import pathlib
 import platform
+import re
 import subprocess
 from dataclasses import asdict
 from typing import Any
@@ -21,6 +23,8 @@ from opgraft.platforms import Profile
 from opgraft.verify.levels import LEVELS, Result
 
 SCHEMA = 1
+#: The levels of records, in the order of the matrix: the three, and the third in each real engine.
+COLUMNS = (*LEVELS, "framework (vllm)")
 
 
 def versions() -> dict[str, str]:
@@ -73,13 +77,16 @@ def kernels_ran(profile: Profile, simulated: bool) -> str:
     return "Triton level, interpreted on host memory" if simulated else "Triton level, compiled"
 
 
-def record(operator: str, level: str, profile: Profile, results: list[Result]) -> dict[str, Any]:
-    """The record of one level of one operator on one platform."""
+def record(operator: str, level: str, profile: Profile, results: list[Result], engine: str | None = None) -> dict[str, Any]:
+    """The record of one level of one operator on one platform; ``engine`` is the real engine it ran in, if any."""
+    where = environment(profile)
+    if engine is not None:
+        where["versions"][engine] = _engine_version(engine)
     return {
         "schema": SCHEMA,
         "operator": operator,
-        "level": level,
-        **environment(profile),
+        "level": level if engine is None else f"{level} ({engine})",
+        **where,
         "passed": sum(r.ok for r in results),
         "failed": sum(not r.ok for r in results),
         "seconds": round(sum(r.seconds for r in results), 3),
@@ -87,19 +94,33 @@ def record(operator: str, level: str, profile: Profile, results: list[Result]) -
     }
 
 
+def _engine_version(engine: str) -> str:
+    for distribution in (engine, f"{engine}-cpu"):
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"
+
+
 def write(entry: dict[str, Any], folder: pathlib.Path) -> pathlib.Path:
     """Write a record to ``folder/<platform>/<operator>.<level>.json``; returns the path."""
-    path = folder / entry["platform"] / f"{entry['operator']}.{entry['level']}.json"
+    path = folder / entry["platform"] / f"{entry['operator']}.{file_name(entry['level'])}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(entry, indent=1) + "\n", encoding="utf-8")
     return path
 
 
+def file_name(level: str) -> str:
+    """A level as a file is named after it: ``framework (vllm)`` is ``framework-vllm``."""
+    return re.sub(r"\W+", "-", level).strip("-")
+
+
 def read(folder: pathlib.Path) -> list[dict[str, Any]]:
     """Every record of a level under a folder, in the order platform, operator, level."""
     found = [json.loads(p.read_text(encoding="utf-8")) for p in folder.glob("*/*.json")]
-    entries = [e for e in found if e.get("schema") == SCHEMA and e.get("level") in LEVELS]
-    return sorted(entries, key=lambda e: (e["platform"], e["operator"], LEVELS.index(e["level"])))
+    entries = [e for e in found if e.get("schema") == SCHEMA and e.get("level") in COLUMNS]
+    return sorted(entries, key=lambda e: (e["platform"], e["operator"], COLUMNS.index(e["level"])))
 
 
 def render(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -113,12 +134,14 @@ def render(folder: pathlib.Path) -> list[pathlib.Path]:
         loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent), trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    pages = {folder / "matrix.md": templates.get_template("matrix.md.j2").render(table=matrix(entries), levels=LEVELS)}
+    pages = {folder / "matrix.md": templates.get_template("matrix.md.j2").render(table=matrix(entries), levels=COLUMNS)}
     for name in ops.modules():
         own = [e for e in entries if e["operator"] == name]
         if own:
             home = ops.folder(name)
-            pages[home / "REPORT.md"] = templates.get_template("report.md.j2").render(operator=name, entries=own)
+            pages[home / "REPORT.md"] = templates.get_template("report.md.j2").render(
+                operator=name, entries=own, file_name=file_name
+            )
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
     return list(pages)

@@ -6,6 +6,7 @@ the overrides reach its workers through the plugin alone. The model is a tiny Ll
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -54,8 +55,10 @@ def generate(model: pathlib.Path, ops: list[str] | None, platform: str, timeout:
         timeout: seconds.
 
     Raises:
-        RuntimeError: vLLM failed; carries the end of its output.
+        RuntimeError: vLLM is not installed here, or it failed; carries the end of its output.
     """
+    if importlib.util.find_spec("vllm") is None:
+        raise RuntimeError("vLLM is not installed in this environment; docs/vllm.md says how")
     with tempfile.TemporaryDirectory() as work:
         result, counts = pathlib.Path(work, "result.json"), pathlib.Path(work, "counts")
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}

@@ -13,6 +13,7 @@ from rich.table import Table
 from opgraft import evidence, ops
 from opgraft.platforms import Profile
 
+from .engine_level import ENGINES, EngineLevel
 from .levels import LEVELS, Level, Result, ready, run_check
 
 
@@ -27,16 +28,29 @@ def verify(
     levels: Iterable[str] | None,
     folder: pathlib.Path,
     console: Console | None = None,
+    engine: str | None = None,
 ) -> bool:
     """Run levels of operators on a platform; print, record and render what they gave.
+
+    Args:
+        names: operators; all if None.
+        platform: the platform's name.
+        levels: all three if None; with an engine, the framework level.
+        folder: where records are written.
+        console: where to print.
+        engine: a real engine to run the framework level in (``vllm``), instead of the operators' own models.
 
     Returns:
         Whether every check passed.
 
     Raises:
-        ValueError: unknown operator or level. RuntimeError: the platform is not usable here.
+        ValueError: unknown operator, level or engine. RuntimeError: the platform is not usable here.
     """
-    wanted = list(levels or LEVELS)
+    if engine is not None and engine not in ENGINES:
+        raise ValueError(f"unknown engine {engine!r}; engines: {', '.join(ENGINES)}")
+    wanted = list(levels or (LEVELS if engine is None else ["framework"]))
+    if engine is not None and wanted != ["framework"]:
+        raise ValueError(f"--engine {engine} is for the framework level; got --level {' --level '.join(wanted)}")
     for level in wanted:
         if level not in LEVELS:
             raise ValueError(f"unknown level {level!r}; levels: {', '.join(LEVELS)}")
@@ -52,9 +66,10 @@ def verify(
     outcome: dict[tuple[str, str], list[Result]] = {}
     for name in chosen:
         for level in wanted:
-            results = run_level(load_level(name, level), f"{name} · {level}", profile, console)
+            loaded = load_level(name, level) if engine is None else EngineLevel(ops.load(name).OPERATOR)
+            results = run_level(loaded, f"{name} · {engine or level}", profile, console)
             outcome[name, level] = results
-            evidence.write(evidence.record(name, level, profile, results), folder)
+            evidence.write(evidence.record(name, level, profile, results, engine), folder)
     _print_matrix(console, chosen, wanted, outcome)
     failed = [(name, level, r) for (name, level), results in outcome.items() for r in results if not r.ok]
     for name, level, result in failed:
