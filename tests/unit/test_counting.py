@@ -43,17 +43,20 @@ def test_processes_are_summed_with_the_mode_kept_apart(tmp_path):
     assert (counts.hits, counts.inference_hits, dict(counts.handed_to_native)) == (26, 16, {"conj or neg bit set": 2})
 
 
-def test_a_killed_process_loses_at_most_the_last_second(tmp_path):
+def test_a_killed_process_loses_only_what_it_had_not_written(tmp_path):
     process = start(tmp_path, "print('ready', flush=True)\ntime.sleep(60)")
     assert process.stdout.readline()
-    time.sleep(1)
+    deadline = time.monotonic() + 30  # it writes every half second; a loaded machine may take longer
+    while "clone" not in shards.total(tmp_path) or shards.total(tmp_path)["clone"].hits < 13:
+        assert time.monotonic() < deadline, "the process never wrote its counts"
+        time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
     process.wait(10)
     assert shards.total(tmp_path)["clone"].hits == 13
 
 
 def test_a_forked_child_counts_its_own_calls_only(tmp_path):
-    fork = "pid = os.fork()\nif pid == 0:\n    x.clone()\n    time.sleep(1.2)\n    os._exit(0)\nassert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0"
+    fork = "pid = os.fork()\nif pid == 0:\n    x.clone()\n    time.sleep(4)\n    os._exit(0)\nassert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0"
     assert start(tmp_path, fork).wait(120) == 0
     assert len(list(tmp_path.glob("*.json"))) == 2 and shards.total(tmp_path)["clone"].hits == 14
 
