@@ -18,9 +18,9 @@ app = typer.Typer(
     "`opgraft verify --platform sim`.",
 )
 
-Operators = Annotated[list[str] | None, typer.Argument(metavar="[OP]...", help="Operators; all if none is named.")]
+Operators = Annotated[list[str] | None, typer.Argument(metavar="OP", help="Operators; all if none is named.")]
 Platform = Annotated[str, typer.Option("--platform", "-p", help="The platform, as `opgraft doctor` names it.")]
-Evidence = Annotated[pathlib.Path, typer.Option("--evidence", help="Folder of the records.")]
+Evidence = Annotated[pathlib.Path, typer.Option("--evidence", help="Folder of the records; reports follow from evidence/.")]
 
 
 def main() -> None:

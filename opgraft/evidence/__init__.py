@@ -123,11 +123,15 @@ def read(folder: pathlib.Path) -> list[dict[str, Any]]:
     return sorted(entries, key=lambda e: (e["platform"], e["operator"], COLUMNS.index(e["level"])))
 
 
-def render(folder: pathlib.Path) -> list[pathlib.Path]:
+def render(folder: pathlib.Path, reports: bool = True) -> list[pathlib.Path]:
     """Render every page that follows from the records of a folder.
 
+    Args:
+        folder: of the records.
+        reports: whether to write the REPORT.md of each operator with a record into its own folder.
+
     Returns:
-        The pages: ``matrix.md`` beside the records, and the REPORT.md of each operator with a record.
+        The pages: ``matrix.md`` beside the records, then the reports.
     """
     entries = read(folder)
     templates = jinja2.Environment(
@@ -135,7 +139,7 @@ def render(folder: pathlib.Path) -> list[pathlib.Path]:
         keep_trailing_newline=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     pages = {folder / "matrix.md": templates.get_template("matrix.md.j2").render(table=matrix(entries), levels=COLUMNS)}
-    for name in ops.modules():
+    for name in ops.modules() if reports else ():
         own = [e for e in entries if e["operator"] == name]
         if own:
             home = ops.folder(name)

@@ -17,6 +17,10 @@ from .engine_level import ENGINES, EngineLevel
 from .levels import LEVELS, Level, Result, ready, run_check
 
 
+#: The project's own records; the operators' REPORT.md are rendered from these, not from a trial elsewhere.
+OWN_RECORDS = pathlib.Path("evidence")
+
+
 def load_level(operator: str, level: str) -> Level:
     """The level object that an operator's ``test/<level>_level.py`` declares."""
     return importlib.import_module(f"{ops.modules()[operator]}.test.{level}_level").LEVEL
@@ -36,7 +40,7 @@ def verify(
         names: operators; all if None.
         platform: the platform's name.
         levels: all three if None; with an engine, the framework level.
-        folder: where records are written.
+        folder: where records are written; into ``evidence``, the operators' reports are rendered too.
         console: where to print.
         engine: a real engine to run the framework level in (``vllm``), instead of the operators' own models.
 
@@ -75,7 +79,7 @@ def verify(
     for name, level, result in failed:
         console.print(f"[bold red]FAILED[/] {name} · {level} · {result.name}", highlight=False)
         console.print(f"  {result.error}\n  look at: {result.look_at}", highlight=False, markup=False)
-    pages = evidence.render(folder)
+    pages = evidence.render(folder, reports=folder == OWN_RECORDS)
     console.print(
         f"Records: {folder / profile.name}/   Pages: {_short(pages[0])} and {len(pages) - 1} REPORT.md",
         highlight=False,

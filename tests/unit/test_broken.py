@@ -134,7 +134,7 @@ def test_the_command_exits_with_an_error_and_says_what_to_look_at(fault, tmp_pat
     from opgraft.verify import run
 
     monkeypatch.setattr(run, "load_level", lambda name, level: KernelLevel(fault, reference, [CASE]))
-    monkeypatch.setattr(run.evidence, "render", lambda folder: [folder / "matrix.md"])
+    monkeypatch.setattr(run.evidence, "render", lambda folder, reports: [folder / "matrix.md"])
     assert run.verify(["clone"], "sim", ["kernel"], tmp_path) is False
     printed = " ".join(capsys.readouterr().out.split())
     assert "FAILED clone · kernel · triton: 37 float32" in printed and "look at: ops/broken/kernel/triton_level.py" in printed
