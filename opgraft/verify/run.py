@@ -16,7 +16,6 @@ from opgraft.platforms import Profile
 from .engine_level import ENGINES, EngineLevel
 from .levels import LEVELS, Level, Result, ready, run_check
 
-
 #: The project's own records; the operators' REPORT.md are rendered from these, not from a trial elsewhere.
 OWN_RECORDS = pathlib.Path("evidence")
 
@@ -81,7 +80,8 @@ def verify(
         console.print(f"  {result.error}\n  look at: {result.look_at}", highlight=False, markup=False)
     pages = evidence.render(folder, reports=folder == OWN_RECORDS)
     console.print(
-        f"Records: {folder / profile.name}/   Pages: {_short(pages[0])} and {len(pages) - 1} REPORT.md",
+        f"Records: {folder / profile.name}/   Pages: {_short(pages[0])}"
+        + (f" and {len(pages) - 1} REPORT.md" if pages[1:] else ""),
         highlight=False,
         soft_wrap=True,
     )
