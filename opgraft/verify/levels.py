@@ -98,7 +98,7 @@ def ready(name: str) -> Profile:
 
 def prove(proof: Check) -> None:
     """A pytest test of one check. In an operator's test module it stands as ``test_kernel_level = prove`` beside ``LEVEL``;
-    :mod:`opgraft.verify.pytest_plugin` makes it a test for every check of that level."""
+    :mod:`opgraft.pytest_plugin` makes it a test for every check of that level."""
     result = run_check(proof)
     assert result.ok, f"{result.error}\nlook at: {result.look_at}"
 

@@ -2,6 +2,7 @@
 
 The platform is ``OPGRAFT_PLATFORM``, by default the simulated device. Only collecting makes checks: importing a test
 module does not, since that would enable the simulated device in a process that works on a real one.
+It stands outside opgraft.verify, so that other projects' pytest runs do not import torch for it.
 """
 
 from __future__ import annotations
