@@ -131,7 +131,7 @@ def _print_matrix(console: Console, names, levels, outcome) -> None:
         for level in levels:
             results = outcome[name, level]
             bad = sum(not r.ok for r in results)
-            if any("not exercised" in r.figures for r in results):
+            if all("not exercised" in r.figures for r in results):
                 cells.append("not exercised")
             else:
                 cells.append(f"[red]{bad} of {len(results)} failed[/]" if bad else f"[green]{len(results)} passed[/]")
