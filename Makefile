@@ -1,7 +1,7 @@
 # `make verify` and `make test` each set everything up in .venv first; nothing else is needed but Python 3.10 or newer.
 PYTHON ?= python3
 VENV ?= .venv
-# The CPU build of PyTorch: PyPI's Linux wheels bring gigabytes of CUDA libraries. For an NVIDIA card: make TORCH=torch
+# The CPU build of PyTorch: PyPI's Linux wheels bring gigabytes of CUDA libraries. For an NVIDIA card: make TORCH=torch==2.13.0
 TORCH ?= torch==2.13.0+cpu
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
