@@ -6,7 +6,9 @@ device; through the Triton interpreter, on the tensors' own memory, on the simul
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 import threading
 
 import numpy as np
@@ -152,8 +154,6 @@ class _Identity:
 @functools.cache
 def _namespaces(kernel: _Identity) -> list[dict]:
     """Every namespace in which the kernel, its helpers or triton.language may find a JIT function."""
-    import sys
-
     mangle_type(torch.empty(0, device="cpu"))  # Triton finishes importing its language modules here
     spaces = [vars(m) for n, m in list(sys.modules.items()) if n.startswith("triton.language") and m is not None]
     waiting, seen = [kernel.function], set()
@@ -167,15 +167,54 @@ def _namespaces(kernel: _Identity) -> list[dict]:
     return spaces
 
 
+@functools.cache
+def _language(kernel: _Identity) -> list:
+    """The modules of triton.language and the classes they define: what Triton's interpreter patches."""
+    _namespaces(kernel)  # by now Triton has imported all of them
+    modules = [m for n, m in list(sys.modules.items()) if n.startswith("triton.language") and m is not None]
+    classes = {c for m in modules for c in vars(m).values() if isinstance(c, type) and c.__module__.startswith("triton.")}
+    return [*modules, *classes]
+
+
+_ABSENT = object()
+_left_patched: dict[_Identity, list[tuple]] = {}
+
+
+@contextlib.contextmanager
+def _language_restored(kernel: _Identity):
+    """Undo what the interpreter leaves patched (3.6: everything; 3.9: what device functions patch), so that kernels
+    still compile in this process afterwards.
+
+    What a kernel's interpretation leaves behind is found by comparing everything, once; after that only those names are
+    looked at.
+    """
+    before = None if kernel in _left_patched else [(target, dict(vars(target))) for target in _language(kernel)]
+    try:
+        yield
+    finally:
+        if before is not None:
+            _left_patched[kernel] = [
+                (target, name, saved.get(name, _ABSENT))
+                for target, saved in before
+                for name in {*saved, *vars(target)}
+                if vars(target).get(name, _ABSENT) is not saved.get(name, _ABSENT)
+            ]
+        for target, name, original in _left_patched[kernel]:
+            if original is not _ABSENT:
+                setattr(target, name, original)
+            elif name in vars(target):
+                delattr(target, name)
+
+
 def _interpret(kernel: JITFunction, grid, args, meta) -> None:
     """Interpret one launch.
 
     ``@triton.jit`` decided at import that these functions compile, so for the length of the launch every JIT
     function the kernel can name is replaced by its interpreted twin. This does not need TRITON_INTERPRET, and
-    a real device in the same process keeps compiling.
+    kernels keep compiling in the same process.
     """
     key = _Identity(kernel)
-    with _interpreting:
+    with _interpreting, _language_restored(key):
         replaced = [(vars(interpreter), "_convert_float", _triton_convert_float)]
         interpreter._convert_float = _convert_float
         for space in _namespaces(key):
