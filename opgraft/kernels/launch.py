@@ -176,7 +176,6 @@ def _language(kernel: _Identity) -> list:
     return [*modules, *classes]
 
 
-_ABSENT = object()
 _left_patched: dict[_Identity, list[tuple]] = {}
 
 
@@ -185,8 +184,8 @@ def _language_restored(kernel: _Identity):
     """Undo what the interpreter leaves patched (3.6: everything; 3.9: what device functions patch), so that kernels
     still compile in this process afterwards.
 
-    What a kernel's interpretation leaves behind is found by comparing everything, once; after that only those names are
-    looked at.
+    What a kernel's interpretation leaves changed is found by comparing everything, once; after that only those names are
+    put back. Names that it adds stay: functions that were rewritten for interpretation need them.
     """
     before = None if kernel in _left_patched else [(target, dict(vars(target))) for target in _language(kernel)]
     try:
@@ -194,16 +193,13 @@ def _language_restored(kernel: _Identity):
     finally:
         if before is not None:
             _left_patched[kernel] = [
-                (target, name, saved.get(name, _ABSENT))
+                (target, name, original)
                 for target, saved in before
-                for name in {*saved, *vars(target)}
-                if vars(target).get(name, _ABSENT) is not saved.get(name, _ABSENT)
+                for name, original in saved.items()
+                if vars(target).get(name) is not original
             ]
         for target, name, original in _left_patched[kernel]:
-            if original is not _ABSENT:
-                setattr(target, name, original)
-            elif name in vars(target):
-                delattr(target, name)
+            setattr(target, name, original)
 
 
 def _interpret(kernel: JITFunction, grid, args, meta) -> None:
