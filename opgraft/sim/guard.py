@@ -11,11 +11,13 @@ has one index and :data:`LAYOUT_PROBLEM` says why.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import pathlib
 import platform
 import re
 import threading
+import time
 
 import torch
 
@@ -117,3 +119,11 @@ def _install(guard: object, device_count: int) -> None:
     replace("uncheckedSetDevice", set_device, None, u16)
     replace("deviceCount", lambda _this: device_count, ctypes.c_int8)
     ctypes.c_void_p.from_address(value).value = ctypes.addressof(copy) + 16
+
+    @atexit.register
+    def settle():
+        """Autograd's threads ask the guard as they start, and one that asks Python while it shuts down ends the process
+        ("terminate called without an active exception", seen once in some thousand processes): let those that have
+        started get their answer, then give the entries back to C++."""
+        time.sleep(0.02)
+        ctypes.c_void_p.from_address(value).value = table
