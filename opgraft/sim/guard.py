@@ -123,7 +123,7 @@ def _install(guard: object, device_count: int) -> None:
     @atexit.register
     def settle():
         """Autograd's threads ask the guard as they start, and one that asks Python while it shuts down ends the process
-        ("terminate called without an active exception", seen once in some thousand processes): let those that have
+        ("terminate called without an active exception", seen once under load): let those that have
         started get their answer, then give the entries back to C++."""
         time.sleep(0.02)
         ctypes.c_void_p.from_address(value).value = table
