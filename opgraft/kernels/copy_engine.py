@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .geometry import span
 from .launch import block_size, launch, words
 
 MAX_RANK = 8
@@ -205,7 +206,7 @@ def _byte_range(tensor: torch.Tensor) -> tuple[int, int]:
     if not tensor.numel():
         return 0, 0
     low = tensor.data_ptr()
-    return low, low + (1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))) * tensor.dtype.itemsize
+    return low, low + span(tensor.shape, tensor.stride()) * tensor.dtype.itemsize
 
 
 def _as_words(dst: torch.Tensor, src: torch.Tensor, steps: Plan, numel: int):

@@ -7,6 +7,8 @@ import threading
 
 import torch
 
+from .geometry import span
+
 _state = threading.local()
 ZONE_BYTES = 256
 
@@ -54,8 +56,7 @@ class GuardedOutputs(contextlib.AbstractContextManager):
 
     def new(self, size, stride, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """A poisoned tensor inside a larger block."""
-        span = 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride))
-        nbytes = span * dtype.itemsize
+        nbytes = span(size, stride) * dtype.itemsize
         block = torch.full((nbytes + 2 * ZONE_BYTES,), self.fill, dtype=torch.uint8, device=device)
         self._blocks.append((block, nbytes))
         whole = block[: block.numel() // dtype.itemsize * dtype.itemsize].view(dtype)

@@ -19,8 +19,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-HERE = pathlib.Path(__file__).parent
-
 
 def entry(name: str):
     """The operator's package entry: ``ops.NAME`` from the repository root, else the module it is installed as."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from opgraft.kernels.geometry import span
+
 #: (strides, offset) by name for a shape; None where a layout says nothing new about it.
 LAYOUTS = ("contiguous", "transposed", "sliced", "expanded", "offset", "channels_last", "channels_last_3d", "gappy")
 
@@ -41,8 +43,7 @@ class TensorSpec:
     def on(self, device: str | torch.device) -> torch.Tensor:
         """The tensor on a device: the same values, size, strides and offset everywhere."""
         strides = self.strides if self.strides is not None else torch.empty(self.shape, device="meta").stride()
-        span = self.offset + (0 if 0 in self.shape else 1 + sum((n - 1) * s for n, s in zip(self.shape, strides)))
-        flat = values(span, self.torch_dtype, self.seed).to(device)
+        flat = values(self.offset + span(self.shape, strides), self.torch_dtype, self.seed).to(device)
         with torch._C._AutoDispatchBelowADInplaceOrView():  # an input is nobody's view
             tensor = flat.as_strided(self.shape, strides, self.offset)
         return tensor.requires_grad_() if self.requires_grad else tensor

@@ -75,8 +75,7 @@ def test_profile() -> Profile:
     Raises:
         RuntimeError: it is not usable here, and why.
     """
-    name = os.environ.get("OPGRAFT_PLATFORM", "sim")
-    return ready(name)
+    return ready(os.environ.get("OPGRAFT_PLATFORM", "sim"))
 
 
 def ready(name: str) -> Profile:
