@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
-from opgraft.a1 import Operator, Registration
+from opgraft.a1 import Operator
 from opgraft.frameworks import decoder
 from opgraft.platforms import Profile
 
@@ -48,17 +48,11 @@ class FrameworkLevel:
             return
         yield Check("training and decoding", lambda: self._compare(profile), look_at)
 
-    @contextlib.contextmanager
-    def registered(self, profile: Profile) -> Iterator[Registration]:
-        """The operator registered for the platform."""
-        with self.operator.register_a1(profile.dispatch_key, platform=profile.name) as registration:
-            yield registration
-
     def _compare(self, profile: Profile) -> dict:
         model = self.model or partial(decoder.run, sizes=self.sizes)
         with self.baseline():
             native = model(profile.device)
-        with self.registered(profile) as registration:
+        with self.operator.register_a1(profile.dispatch_key, platform=profile.name) as registration:
             ours = model(profile.device)
         assert ours.gradients.keys() == native.gradients.keys(), (
             f"parameters without a gradient: {sorted(native.gradients.keys() - ours.gradients.keys())}"
