@@ -114,6 +114,11 @@ class Operator:
     refusal: str | None = None
     companion: Callable[[Any], Callable[[], None]] | None = None
 
+    @property
+    def aten_names(self) -> set[str]:
+        """The ATen operators it replaces, without overloads, as a profiler names them: ``{"aten::clone"}``."""
+        return {override.qualified_name.partition(".")[0] for override in self.overrides}
+
     def register_a1(self, dispatch_key: str = "AutogradPrivateUse1", counter: dict | None = None, platform: str | None = None):
         """Replace the operator on a platform by our kernel.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -86,12 +89,30 @@ class Decoder(nn.Module):
 
 @dataclass
 class Outcome:
-    """What a run gave: losses, gradients of the first step by parameter name, weights after, greedy tokens."""
+    """What a run gave.
+
+    Attributes:
+        losses: one a step.
+        gradients: of the first step, by parameter name.
+        weights: after training, by parameter name.
+        tokens: decoded greedily under inference_mode.
+        inference_calls: how often each ATen operator (``aten::clone``) was called there.
+    """
 
     losses: list[float]
     gradients: dict[str, Tensor]
     weights: dict[str, Tensor]
     tokens: list[int]
+    inference_calls: Counter[str]
+
+
+@contextlib.contextmanager
+def counted_calls() -> Iterator[Counter[str]]:
+    """Count the ATen operators that a block calls, by PyTorch's profiler, which knows nothing of our registrations."""
+    calls: Counter[str] = Counter()
+    with torch.autograd.profiler.profile() as profile:
+        yield calls
+    calls.update(event.name for event in profile.function_events if event.name.startswith("aten::"))
 
 
 def gradients_of(model: nn.Module) -> dict[str, Tensor]:
@@ -129,5 +150,6 @@ def run(device: str | torch.device, sizes: Sizes = Sizes(), steps: int = 2, deco
         optimiser.step()
         losses.append(loss.detach().item())
     model.eval()
-    tokens = model.generate(data[:1, :5], decode)
-    return Outcome(losses, gradients, weights_of(model), tokens)
+    with counted_calls() as calls:
+        tokens = model.generate(data[:1, :5], decode)
+    return Outcome(losses, gradients, weights_of(model), tokens, calls)

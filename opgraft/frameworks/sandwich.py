@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from .decoder import Outcome, gradients_of, weights_of
+from .decoder import Outcome, counted_calls, gradients_of, weights_of
 
 
 def run(
@@ -33,6 +33,6 @@ def run(
             gradients = gradients_of(model)
         optimiser.step()
         losses.append(loss.detach().item())
-    with torch.inference_mode():
+    with torch.inference_mode(), counted_calls() as calls:
         tokens = model["second"](between(model["first"](data))).argmax(1).tolist()
-    return Outcome(losses, gradients, weights_of(model), tokens)
+    return Outcome(losses, gradients, weights_of(model), tokens, calls)

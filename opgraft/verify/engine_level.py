@@ -1,8 +1,9 @@
 """Framework level with a real engine: does vLLM use the override, and is the answer still the same?
 
-The engine runs without overrides, with all operators of ours together, and with each alone, so that a failure names its
-operator. Tokens must be equal and logprobs within a tolerance; an operator that the model's forward never called (counted
-under inference_mode, over every process) is reported as not exercised.
+In each scenario the engine runs without overrides and with all operators of ours together; then each operator runs
+alone, so that a failure names it. Tokens must be equal and logprobs within a tolerance. vLLM's own profiler says which
+operators native calls while it generates: one that is called and whose override is not reached under inference_mode is
+a failure; one that no scenario calls is reported as not exercised.
 """
 
 from __future__ import annotations
@@ -15,22 +16,52 @@ from dataclasses import dataclass
 
 from opgraft import ops
 from opgraft.a1 import Operator
-from opgraft.frameworks import vllm_engine
+from opgraft.frameworks import vllm_engine, vllm_models
+from opgraft.frameworks.vllm_engine import SCENARIOS, Generation, Scenario
 from opgraft.platforms import Profile
 
-from .levels import Check
+from .levels import Check, load_level
 
 ENGINES = ("vllm",)
+LOGPROB_TOLERANCE = 1e-4
 
 
 @functools.cache
-def _model() -> pathlib.Path:
-    return vllm_engine.make_model(pathlib.Path(tempfile.mkdtemp(prefix="opgraft-llama-")))
+def _model(name: str) -> pathlib.Path:
+    return vllm_models.save(name, pathlib.Path(tempfile.mkdtemp(prefix=f"opgraft-{name}-")))
 
 
 @functools.cache
-def _generation(names: tuple[str, ...] | None, platform: str) -> vllm_engine.Generation:
-    return vllm_engine.generate(_model(), list(names) if names is not None else None, platform)
+def _generation(scenario: Scenario, names: tuple[str, ...] | None, platform: str) -> Generation:
+    together = names is not None and len(names) > 1  # only these need every process that vLLM would start
+    return vllm_engine.generate(
+        scenario, _model(scenario.model), list(names) if names else None, platform, one_process=not together
+    )
+
+
+def compare(ours: Generation, native: Generation, exact: bool) -> float:
+    """Assert that two generations say the same; returns the largest difference of their logprobs.
+
+    Args:
+        ours: with overrides.
+        native: without.
+        exact: whether every token must be equal. Else a prompt is compared up to the first step at which native's two
+            best tokens are closer than twice the tolerance (the prefix rule), because rounding may choose between them.
+
+    Raises:
+        AssertionError: they differ; says at which prompt and token.
+    """
+    largest = 0.0
+    for number, (got, want) in enumerate(zip(ours.tokens, native.tokens, strict=True)):
+        steps = len(want)
+        if not exact:
+            steps = next((i for i, gap in enumerate(native.margins[number]) if gap < 2 * LOGPROB_TOLERANCE), steps)
+        different = [i for i in range(steps) if got[i : i + 1] != want[i : i + 1]]
+        assert not different, f"prompt {number}: token {different[0]} differs: {got}, without overrides {want}"
+        pairs = zip(ours.logprobs[number][:steps], native.logprobs[number][:steps])
+        largest = max([largest, *(abs(g - w) for g, w in pairs)])
+    assert largest <= LOGPROB_TOLERANCE, f"logprobs differ by up to {largest:.3g}, allowed {LOGPROB_TOLERANCE:g}"
+    return largest
 
 
 @dataclass
@@ -41,30 +72,45 @@ class EngineLevel:
     level = "framework"
 
     def checks(self, profile: Profile) -> Iterator[Check]:
-        """All operators together, and this one alone."""
-        look_at = f"the op level of {self.operator.name} on {profile.name}; `opgraft probe` for modes that are not reached"
+        """All operators together in each scenario, and this one alone."""
+        name = self.operator.name
+        look_at = f"ops/{name}: `opgraft verify {name} -p {profile.name} -l op` says which call differs, `opgraft probe {name}` which mode"
         if self.operator.refusal is not None:
             yield Check("not exercised: it cannot be registered", lambda: {"not exercised": self.operator.refusal}, look_at)
             return
         together = tuple(o.name for o in ops.select(None))
-        yield Check("vLLM, all operators together", lambda: self._compare(together, profile), look_at)
-        yield Check(f"vLLM, {self.operator.name} alone", lambda: self._compare((self.operator.name,), profile), look_at)
+        for scenario in SCENARIOS:
+            yield Check(
+                f"vLLM {scenario.name}, all operators together", lambda s=scenario: self._compare(s, together, profile), look_at
+            )
+        yield Check(f"vLLM, {name} alone", lambda: self._alone(profile), look_at)
 
-    def _compare(self, names: tuple[str, ...], profile: Profile) -> dict:
-        native, ours = _generation(None, profile.name), _generation(names, profile.name)
-        for number, (got, want) in enumerate(zip(ours.tokens, native.tokens)):
-            same = next((i for i, (g, w) in enumerate(zip(got, want)) if g != w), len(want))
-            assert got == want, f"prompt {number}: token {same} differs: {got}, without overrides {want}"
-        distance = max(abs(g - w) for got, want in zip(ours.logprobs, native.logprobs) for g, w in zip(got, want))
-        assert distance <= vllm_engine.LOGPROB_TOLERANCE, f"logprobs differ by up to {distance:.3g}"
+    def _called(self, scenario: Scenario, profile: Profile) -> int:
+        calls = _generation(scenario, None, profile.name).calls
+        return sum(calls[name] for name in self.operator.aten_names)
+
+    def _compare(self, scenario: Scenario, names: tuple[str, ...], profile: Profile) -> dict:
+        native = _generation(scenario, None, profile.name)
+        ours = _generation(scenario, names, profile.name)
         counts = ours.counts[self.operator.name]
-        figures = {
+        exact = all(load_level(name, "framework").decodes_exactly for name in names)
+        return {
+            "calls by native": self._called(scenario, profile),
             "hits": counts.hits,
             "hits in inference_mode": counts.inference_hits,
             "handed to native": dict(counts.handed_to_native),
-            "largest logprob difference": distance,
+            "largest logprob difference": compare(ours, native, exact),
+            "tokens compared": "all" if exact else "prefix rule",
             "prompts": len(native.tokens),
         }
-        if not counts.inference_hits:
-            figures["not exercised"] = "this model's forward never calls it"
-        return figures
+
+    def _alone(self, profile: Profile) -> dict:
+        scenario = next((s for s in SCENARIOS if self._called(s, profile)), None)
+        if scenario is None:
+            return {"not exercised": f"no model of these calls it: {', '.join(s.name for s in SCENARIOS)}"}
+        figures = self._compare(scenario, (self.operator.name,), profile)
+        assert figures["hits in inference_mode"], (
+            f"registered but never reached in inference_mode: vLLM ({scenario.name}) calls {self.operator.name} "
+            f"{figures['calls by native']} times while it generates, the override counted {figures['hits']} calls, none of them there"
+        )
+        return {"scenario": scenario.name, **figures}

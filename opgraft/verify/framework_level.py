@@ -27,6 +27,8 @@ class FrameworkLevel:
     Attributes:
         operator: its declaration.
         exact: whether losses, gradients and weights must be equal bit for bit; else within 1e-5.
+        decodes_exactly: whether an engine's greedy decoding must give every token of native's; else those before rounding
+            may choose between two (:func:`opgraft.verify.engine_level.compare`).
         sizes: of the model; dropout is on only for operators that need it.
         model: given a device, builds, trains and decodes, and returns the outcome; None means the decoder.
         baseline: a context for the run without the override, where native alone would not do the same (dropout draws
@@ -35,6 +37,7 @@ class FrameworkLevel:
 
     operator: Operator
     exact: bool = True
+    decodes_exactly: bool = True
     sizes: decoder.Sizes = decoder.Sizes()
     model: Callable[[str], decoder.Outcome] | None = None
     baseline: Callable[[], AbstractContextManager] = contextlib.nullcontext
@@ -54,6 +57,11 @@ class FrameworkLevel:
             native = model(profile.device)
         with self.operator.register_a1(profile.dispatch_key, platform=profile.name) as registration:
             ours = model(profile.device)
+        called = sum(native.inference_calls[name] for name in self.operator.aten_names)
+        assert registration.inference_hits or not called, (
+            f"registered but never reached in inference_mode: the model calls it {called} times there, the override counted "
+            f"{registration.hits} calls, none of them there"
+        )
         assert ours.gradients.keys() == native.gradients.keys(), (
             f"parameters without a gradient: {sorted(native.gradients.keys() - ours.gradients.keys())}"
         )
@@ -63,6 +71,8 @@ class FrameworkLevel:
         assert registration.hits, "not exercised: the model never called the operator"
         return {
             "hits": registration.hits,
+            "hits in inference_mode": registration.inference_hits,
+            "calls in inference_mode by native": called,
             "handed to native": registration.handed_to_native,
             "losses": ours.losses,
             "tokens": ours.tokens,

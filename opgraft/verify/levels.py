@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 import traceback
@@ -11,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from opgraft import platforms, sim
+from opgraft import ops, platforms, sim
 from opgraft.platforms import Profile
 
 LEVELS = ("kernel", "op", "framework")
@@ -51,6 +52,11 @@ class Level(Protocol):
 
     def checks(self, profile: Profile) -> Iterator[Check]:
         """The checks for a platform."""
+
+
+def load_level(operator: str, level: str) -> Level:
+    """The level object that an operator's ``test/<level>_level.py`` declares."""
+    return importlib.import_module(f"{ops.modules()[operator]}.test.{level}_level").LEVEL
 
 
 def run_check(check: Check) -> Result:

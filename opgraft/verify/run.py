@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import pathlib
 from collections.abc import Iterable
 
@@ -14,15 +13,10 @@ from opgraft import evidence, ops
 from opgraft.platforms import Profile
 
 from .engine_level import ENGINES, EngineLevel
-from .levels import LEVELS, Level, Result, ready, run_check
+from .levels import LEVELS, Level, Result, load_level, ready, run_check
 
 #: The project's own records; the operators' REPORT.md are rendered from these, not from a trial elsewhere.
 OWN_RECORDS = pathlib.Path("evidence")
-
-
-def load_level(operator: str, level: str) -> Level:
-    """The level object that an operator's ``test/<level>_level.py`` declares."""
-    return importlib.import_module(f"{ops.modules()[operator]}.test.{level}_level").LEVEL
 
 
 def verify(

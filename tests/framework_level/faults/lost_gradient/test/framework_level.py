@@ -1,0 +1,7 @@
+"""lost_gradient at the framework level."""
+
+from opgraft.verify import FrameworkLevel
+
+from .. import OPERATOR
+
+LEVEL = FrameworkLevel(OPERATOR)

@@ -1,0 +1,1 @@
+"""The levels of the broken operator."""

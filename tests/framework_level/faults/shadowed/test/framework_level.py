@@ -1,0 +1,7 @@
+"""shadowed at the framework level."""
+
+from opgraft.verify import FrameworkLevel
+
+from .. import OPERATOR
+
+LEVEL = FrameworkLevel(OPERATOR)
