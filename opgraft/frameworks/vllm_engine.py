@@ -24,6 +24,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from opgraft import platforms, sim
+
 from . import shards
 
 PROMPTS = [[1, 5, 9], [2] * 11, [7, 3, 8, 4, 40, 41, 42, 43], [60], [11, 12], list(range(3, 24))]
@@ -108,6 +110,7 @@ def generate(
         counts, traces, log = (pathlib.Path(work, name) for name in ("counts", "traces", "log"))
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
         environment["VLLM_HOST_IP"] = "127.0.0.1"
+        environment["OPGRAFT_SIM"] = simulated if sim.active(simulated := platforms.profiles()[platform].device_type) else ""
         settings = {**ENGINE, "model_impl": scenario.implementation, "tensor_parallel_size": scenario.tensor_parallel}
         if scenario.tensor_parallel > 1:  # vLLM wants a NUMA node for each worker, or to be told which core each gets
             cores = sorted(os.sched_getaffinity(0))

@@ -40,3 +40,9 @@ def register() -> None:
         opgraft.enable(None if wanted == "all" else [name.strip() for name in wanted.split(",")], platform)
         if counts:
             _writers.append(shards.Writer(counts))
+
+
+def platform() -> str | None:
+    """Entry point of the group ``vllm.platform_plugins``: vLLM's platform class if the simulated device is asked for
+    (``OPGRAFT_SIM``), as a chip's own package would answer where the chip is."""
+    return "opgraft.frameworks.vllm_sim.SimulatedPlatform" if os.environ.get("OPGRAFT_SIM") else None

@@ -91,6 +91,7 @@ def enable(name: str = "sim", device_count: int = 2) -> None:
     fallback.install(name, library, boxed)
     autocast.install(name, library, boxed)
     _patch_storage(name)
+    _patch_accelerator(backend)
     _active = name
     if name in _VENDOR_MODULES:
         _placeholder(_VENDOR_MODULES[name])
@@ -112,6 +113,15 @@ def _patch_storage(name: str) -> None:
             return torch.empty_strided((int(size),), (1,), dtype=torch.uint8, device=device).untyped_storage()
 
     torch.UntypedStorage.__new__ = staticmethod(new)
+
+
+def _patch_accelerator(backend: types.ModuleType) -> None:
+    """``torch.accelerator`` asks C++ objects for memory and for waiting (internal assertions); give it the module's functions."""
+    for function in (*torch.accelerator.memory.__all__, "synchronize"):
+        replacement = getattr(backend, "mem_get_info" if function == "get_memory_info" else function)
+        for module_ in (torch.accelerator, torch.accelerator.memory):
+            if hasattr(module_, function):
+                setattr(module_, function, replacement)
 
 
 def _placeholder(vendor: str) -> None:

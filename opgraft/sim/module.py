@@ -224,13 +224,27 @@ def max_memory_allocated(device=None) -> int:
     return memory.peak_bytes()
 
 
+max_memory_reserved = max_memory_allocated
+
+
+def memory_stats(device=None) -> dict[str, int]:
+    """Bytes live now, and the most at once, under the names that PyTorch's own allocators use."""
+    return {"allocated_bytes.all.current": memory.bytes_used(), "allocated_bytes.all.peak": memory.peak_bytes()}
+
+
 def reset_peak_memory_stats(device=None) -> None:
     """Start :func:`max_memory_allocated` anew."""
     memory.peak_bytes(reset=True)
 
 
+reset_accumulated_memory_stats = reset_peak_memory_stats
+
+
 def empty_cache() -> None:
     """Nothing is cached."""
+
+
+empty_host_cache = empty_cache
 
 
 def synchronize(device=None) -> None:

@@ -8,6 +8,10 @@ import sys
 
 import pytest
 
+from opgraft import ops, platforms
+from opgraft.verify.engine_level import EngineLevel
+from opgraft.verify.levels import run_check
+
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "framework_level"
 has_vllm = pytest.mark.skipif(
@@ -50,14 +54,27 @@ def test_an_override_that_inference_mode_never_reaches(tmp_path, platform):
     assert code == 1 and "never reached in inference_mode" in printed, printed
 
 
-@has_vllm
-def test_a_wrong_element_in_vllm(tmp_path):
-    code, printed = verify("wrong_element", tmp_path, "--engine", "vllm")
-    assert code == 1 and "FAILED wrong_element · framework · vLLM, wrong_element alone" in printed, printed
-    assert "differ" in printed and "look at: ops/wrong_element" in printed
+def alone_in_vllm(name, monkeypatch):
+    """The result of the broken operator's own run in vLLM, whose worker finds it as an outside package."""
+    monkeypatch.setenv("OPGRAFT_OPERATORS", f"faults.{name}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), str(ROOT)]))
+    monkeypatch.syspath_prepend(str(FOLDER))
+    ops.modules.cache_clear()
+    try:
+        *_, alone = EngineLevel(ops.load(name).OPERATOR).checks(platforms.profiles()["cpu"])
+        return run_check(alone)
+    finally:
+        ops.modules.cache_clear()
 
 
 @has_vllm
-def test_an_override_that_vllm_never_reaches_in_inference_mode(tmp_path):
-    code, printed = verify("shadowed", tmp_path, "--engine", "vllm")
-    assert code == 1 and "registered but never reached in inference_mode: vLLM (llama) calls shadowed" in printed, printed
+def test_a_wrong_element_in_vllm(monkeypatch):
+    result = alone_in_vllm("wrong_element", monkeypatch)
+    assert not result.ok and "differ" in result.error, result
+    assert "ops/wrong_element" in result.look_at
+
+
+@has_vllm
+def test_an_override_that_vllm_never_reaches_in_inference_mode(monkeypatch):
+    result = alone_in_vllm("shadowed", monkeypatch)
+    assert "registered but never reached in inference_mode: vLLM (llama) calls shadowed" in result.error, result

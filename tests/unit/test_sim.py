@@ -327,3 +327,20 @@ def test_a_vendors_script_runs_unchanged(tmp_path):
     command = [sys.executable, "-m", "opgraft.cli", "simulate", "--name", "npu", str(script), "--steps", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "simulated" in done.stdout, done.stdout + done.stderr
+
+
+def test_torch_accelerator_speaks_of_the_device():
+    """Its memory functions ask a C++ allocator, which ended in an internal assertion (vLLM calls them)."""
+    before = torch.accelerator.memory_allocated()
+    x = torch.zeros(1000, device="sim")
+    assert torch.accelerator.memory_allocated() == before + 4000 == torch.accelerator.memory_reserved()
+    assert torch.accelerator.max_memory_allocated() >= before + 4000
+    assert torch.accelerator.memory_stats()["allocated_bytes.all.current"] == before + x.nbytes
+    free, total = torch.accelerator.get_memory_info(0)
+    assert 0 < free <= total
+    torch.accelerator.empty_cache()
+    torch.accelerator.empty_host_cache()
+    torch.accelerator.reset_peak_memory_stats()
+    torch.accelerator.reset_accumulated_memory_stats()
+    torch.accelerator.synchronize()
+    assert torch.accelerator.current_accelerator() == torch.device("sim")
