@@ -15,7 +15,7 @@ from opgraft import ops
 from opgraft.a1 import dispatch
 from opgraft.verify import golden
 from opgraft.verify.levels import ready, run_check
-from opgraft.verify.run import load_level
+from opgraft.verify.levels import load_level
 
 
 def largest_error(level, kernel, profile) -> float:

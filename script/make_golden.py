@@ -7,7 +7,7 @@ import sys
 
 from opgraft import ops
 from opgraft.verify import golden
-from opgraft.verify.run import load_level
+from opgraft.verify.levels import load_level
 
 
 def main() -> None:

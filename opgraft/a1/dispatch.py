@@ -174,8 +174,8 @@ def differentiable(overload: torch._ops.OpOverload, gradient: type[Gradient]):
             return output
 
         @staticmethod
-        def backward(ctx, grad):
-            return (None, None, *gradient.backward(ctx, grad)[: ctx.given])
+        def backward(ctx, *grads):
+            return (None, None, *gradient.backward(ctx, *grads)[: ctx.given])
 
     Function.__name__ = Function.__qualname__ = f"Opgraft{overload._schema.name.partition('::')[2].title()}"
 
@@ -191,14 +191,14 @@ def differentiable(overload: torch._ops.OpOverload, gradient: type[Gradient]):
 _own = torch.library.Library("opgraft", "FRAGMENT")
 
 
-def define(schema: str, kernel, fake, gradient: type[Gradient]) -> torch._ops.OpOverload:
-    """Define a differentiable operator of ours, ``opgraft::name``, that a :class:`Composite` may call.
+def define(schema: str, kernel, fake, gradient: type) -> torch._ops.OpOverload:
+    """Define an operator of ours, ``opgraft::name``, that a :class:`Composite` may call.
 
     Args:
-        schema: ``name(Tensor x, …) -> Tensor``.
+        schema: ``name(Tensor x, …) -> Tensor``, or several tensors.
         kernel: its implementation, for every device.
-        fake: the geometry of its result, for FakeTensor and meta.
-        gradient: its derivative.
+        fake: the geometry of its results, for FakeTensor and meta.
+        gradient: its derivative, a :class:`Gradient`, or :class:`NotDifferentiable`.
     """
     name = f"opgraft::{_own.define(schema)}"
     overload = getattr(torch.ops.opgraft, name.partition("::")[2]).default
@@ -206,7 +206,7 @@ def define(schema: str, kernel, fake, gradient: type[Gradient]) -> torch._ops.Op
     after_autograd = torch._C._after_autograd_keyset
 
     def autograd(keyset, *args, **kwargs):
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+        if gradient is not NotDifferentiable and torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
             return record(keyset, *args, **kwargs)
         with _below_autograd():
             return overload.redispatch(keyset & after_autograd, *args, **kwargs)

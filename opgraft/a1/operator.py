@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from opgraft.routing import Features
+
 Kernel = Callable[..., Any]
 
 
@@ -31,13 +33,14 @@ class Gradient:
     """
 
     @staticmethod
-    def save(ctx, inputs: tuple, keywords: dict, output: torch.Tensor) -> None:
-        """Keep on ``ctx`` what the backward needs; ``inputs`` are the positional arguments, defaults filled in."""
+    def save(ctx, inputs: tuple, keywords: dict, output: Any) -> None:
+        """Keep on ``ctx`` what the backward needs; ``inputs`` are the positional arguments, defaults filled in, and
+        ``output`` is what the call returns (a tensor, or a tuple of them)."""
 
     @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> tuple:
-        """One gradient (or None) for each positional argument. Built from differentiable calls, it can itself be
-        differentiated."""
+    def backward(ctx, *grads: torch.Tensor) -> tuple:
+        """One gradient (or None) for each positional argument, from one for each output. Built from differentiable
+        calls, it can itself be differentiated."""
         raise NotImplementedError
 
 
@@ -65,6 +68,9 @@ class Override:
             call goes to native and the reason is counted. It may read metadata only (shape, dtype, …).
         gradient: how the gradient is kept.
         prefer: the kernel level to use although the platform prefers another; None leaves it to the platform.
+        backward: whether this is the derivative of another override, which autograd calls: such calls are counted apart.
+        features: for an operator whose kernel does not win everywhere: called with the same arguments, describes the
+            call for the routing table (:mod:`opgraft.routing`).
     """
 
     schema: str
@@ -72,6 +78,8 @@ class Override:
     unsupported: Kernel
     gradient: type = Formula
     prefer: str | None = None
+    backward: bool = False
+    features: Callable[..., Features] | None = None
 
     def kernel_for(self, profile) -> Kernel:
         """The kernel that serves a platform: of its kernel level, or of the level this override prefers."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from opgraft import platforms
+from opgraft import platforms, routing
 
 from . import dispatch
 from .operator import Operator
@@ -37,6 +37,7 @@ class Registration:
         self._holds = 1
         self._hits = 0
         self._inference_hits = 0
+        self._backward_hits = 0
         self._native: Counter[str] = Counter()
         self._counter = counter
         self._counting = threading.Lock()
@@ -62,6 +63,11 @@ class Registration:
     def inference_hits(self) -> int:
         """Of :attr:`hits`, those under ``torch.inference_mode()``: what an engine's forward makes, loading weights does not."""
         return self._inference_hits
+
+    @property
+    def backward_hits(self) -> int:
+        """Calls of the overrides that are derivatives (``backward`` in their declaration); not among :attr:`hits`."""
+        return self._backward_hits
 
     @property
     def handed_to_native(self) -> dict[str, int]:
@@ -93,6 +99,10 @@ class Registration:
             if self._counter is not None:
                 self._counter["n"] += 1
 
+    def _count_backward(self) -> None:
+        with self._counting:
+            self._backward_hits += 1
+
     def _hand_over(self, reason: str) -> None:
         with self._counting:
             self._native[reason] += 1
@@ -103,7 +113,9 @@ class Registration:
                 problem = dispatch.schema_problem(override)
                 if problem:
                     raise RuntimeError(f"{self.operator.name}: {problem}")
-                installed = dispatch.install(override, self.profile, self._count, self._hand_over)
+                count = self._count_backward if override.backward else self._count
+                routed = routing.routed(self.operator.name, override, self.profile.name)
+                installed = dispatch.install(routed, self.profile, count, self._hand_over)
                 self._undo.append(installed.remove)
                 problem = dispatch.unreachable(override, self.profile)
                 if problem:

@@ -34,7 +34,7 @@ def check_import(name: str) -> str:
     """In this process: the package entry has what the contract says, and the kernel runs on CPU tensors."""
     from opgraft.a1 import dispatch
     from opgraft.platforms import profiles
-    from opgraft.verify.run import load_level
+    from opgraft.verify.levels import load_level
 
     module = entry(name)
     parameters = [(p.name, p.default) for p in inspect.signature(module.register_a1).parameters.values()]
@@ -56,7 +56,7 @@ def _kernel_arguments(level, args: tuple) -> tuple:
 def check_registered(name: str, platform: str) -> str:
     """In this process: register through the package entry, make the ordinary call, compare counter and values."""
     from opgraft.verify.levels import ready
-    from opgraft.verify.run import load_level
+    from opgraft.verify.levels import load_level
 
     profile = ready(platform)
     module = entry(name)
@@ -85,7 +85,7 @@ def check_together(platform: str) -> str:
     from opgraft.frameworks import decoder
     from opgraft.verify.compare import assert_same
     from opgraft.verify.levels import ready
-    from opgraft.verify.run import load_level
+    from opgraft.verify.levels import load_level
 
     profile = ready(platform)
     native = decoder.run(profile.device)

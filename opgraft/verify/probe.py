@@ -20,7 +20,7 @@ from opgraft.platforms import Profile
 
 from .levels import ready
 from .op_level import OpLevel
-from .run import load_level
+from .levels import load_level
 
 
 class _Bare:

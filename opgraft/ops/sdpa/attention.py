@@ -1,0 +1,68 @@
+"""``opgraft::attention``: attention of four-dimensional tensors as an operator of ours, with its derivative."""
+
+from __future__ import annotations
+
+import torch
+
+from opgraft import platforms
+from opgraft.a1 import Gradient, NotDifferentiable, define
+from opgraft.ops.sdpa.kernel import torch_level, triton_level
+
+KERNELS = {"torch": torch_level.attention, "triton": triton_level.attention}
+BACKWARD_KERNELS = {"torch": torch_level.attention_backward, "triton": triton_level.attention_backward}
+
+
+def _level(tensor: torch.Tensor) -> str:
+    return platforms.profile_for_device(tensor.device.type).kernel_level
+
+
+def _forward(q, k, v, mask, seed, p, causal, scale):
+    return KERNELS[_level(q)](q, k, v, mask, seed, p, causal, scale)
+
+
+def _backward(grad, q, k, v, *rest):
+    return BACKWARD_KERNELS[_level(q)](grad, q, k, v, *rest)
+
+
+class FlashBackward(Gradient):
+    """The backward kernel computes the weights again from q, k and each row's log-sum-exp."""
+
+    @staticmethod
+    def save(ctx, inputs: tuple, keywords: dict, output: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Keep q, k, v, the mask, the results, the seed (one int64) and the numbers."""
+        q, k, v, mask, seed, *ctx.numbers = inputs
+        ctx.save_for_backward(q, k, v, mask, seed, *output)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx, *grads: torch.Tensor) -> tuple:
+        """(gradients of q, k, v and a float mask that asks for one). Under ``create_graph`` in plain PyTorch calls, since a
+        flash backward has no derivative of its own."""
+        q, k, v, mask, seed, out, lse = ctx.saved_tensors
+        mask_grad = mask is not None and ctx.needs_input_grad[5]  # after the key set and the keywords
+        if torch.is_grad_enabled():
+            inputs = [q, k, v, mask] if mask_grad else [q, k, v]
+            leaves = [t if t.requires_grad else t.detach().requires_grad_() for t in inputs]
+            again, _ = torch_level.attention(*leaves[:3], leaves[3] if mask_grad else mask, seed, *ctx.numbers)
+            found = torch.autograd.grad(again, leaves, grads[0], create_graph=True)
+            return (*found, *[None] * (8 - len(found)))
+        dq, dk, dv, dmask = attention_backward(grads[0], q, k, v, mask, out, lse, seed, *ctx.numbers, mask_grad)
+        return dq, dk, dv, dmask if mask_grad else None, None, None, None, None
+
+
+attention = define(
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? seed, float p, bool causal, float scale) -> (Tensor, Tensor)",
+    _forward,
+    lambda q, k, v, *_: (q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)),
+    FlashBackward,
+)
+attention_backward = define(
+    "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor out, Tensor lse, Tensor? seed, float p, "
+    "bool causal, float scale, bool mask_grad) -> (Tensor, Tensor, Tensor, Tensor)",
+    _backward,
+    lambda grad, q, k, v, mask, *rest: (
+        *(t.new_empty(t.shape) for t in (q, k, v)),
+        q.new_empty((*q.shape[:3], k.shape[2]) if rest[-1] else (0,), dtype=mask.dtype if rest[-1] else q.dtype),
+    ),
+    NotDifferentiable,
+)

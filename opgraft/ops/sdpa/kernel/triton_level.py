@@ -1,0 +1,323 @@
+"""Flash attention: scores never leave the chip; softmax is accumulated block by block (Dao et al., FlashAttention-2, 2023).
+
+Shapes: q (B, H, M, E), k (B, H/G, N, E), v (B, H/G, N, Ev), any strides; G query heads share a key/value head. Logarithms
+are to base 2. Bytes moved forward: q, k, v, out once each (k and v once per block of queries, from L2). The backward
+computes the scores again from q, k and the row's log-sum-exp: one kernel over blocks of keys for dk and dv, which sums over
+its group's query heads itself, and one over blocks of queries for dq, so nothing is added atomically and results are
+deterministic. Index width: 64 bits for everything that is multiplied by a stride.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from opgraft.kernels import interpreted, launch, new_empty_strided
+from opgraft.kernels.geometry import row_major
+from opgraft.kernels.philox import random_bits
+
+LOG2E = 1.4426950408889634
+NO_MASK, BOOL_MASK, FLOAT_MASK = 0, 1, 2
+
+
+@triton.jit
+def _place(blocks, heads):
+    """(block, batch, head) of this program; the grid has one dimension, since the others end at 65535."""
+    program = tl.program_id(0)
+    batch_head = (program // blocks).to(tl.int64)
+    return program % blocks, batch_head // heads, batch_head % heads
+
+
+@triton.jit
+def _tile(base, rows, row_stride, columns, column_stride, ROWS, COLUMNS):
+    """A (rows, columns) tile of a matrix; zero outside."""
+    pointers = base + rows.to(tl.int64)[:, None] * row_stride + columns.to(tl.int64)[None, :] * column_stride
+    return tl.load(pointers, mask=(rows < ROWS)[:, None] & (columns < COLUMNS)[None, :], other=0.0)
+
+
+@triton.jit
+def _scores(q, k, mask, rows, columns, mask_strides, M, N, scale, CAUSAL: tl.constexpr, MASK: tl.constexpr):
+    """Scores of a tile to base 2, -inf where a key is not seen."""
+    inside = (rows < M)[:, None] & (columns < N)[None, :]
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    if MASK != 0:
+        pointers = mask + rows.to(tl.int64)[:, None] * mask_strides[2] + columns.to(tl.int64)[None, :] * mask_strides[3]
+        values = tl.load(pointers, mask=inside, other=0)
+        if MASK == 1:
+            inside = inside & (values != 0)
+        else:
+            scores += values.to(tl.float32) * 1.4426950408889634
+    if CAUSAL:
+        inside = inside & (rows[:, None] >= columns[None, :])
+    return tl.where(inside, scores, float("-inf"))
+
+
+@triton.jit
+def _kept(seed, batch_head, rows, columns, M, N, threshold):
+    """Which weights dropout keeps: a function of the seed and a weight's index in (B, H, M, N)."""
+    index = (batch_head * M + rows.to(tl.int64)[:, None]) * N + columns.to(tl.int64)[None, :]
+    return random_bits(tl.load(seed), index) >= threshold
+
+
+@triton.jit
+def attention_forward_kernel(
+    out, lse, q, k, v, mask, seed, out_strides, q_strides, k_strides, v_strides, mask_strides,
+    H, GROUP, M, N, scale, threshold, keep_scale, E, EV,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr,
+):  # fmt: skip
+    """A block of queries of one head against all its keys. ``scale`` is to base 2; lse is (B, H, M)."""
+    block, batch, head = _place(tl.cdiv(M, BLOCK_M), H)
+    batch_head, shared = batch * H + head, head // GROUP
+    rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns_e, columns_ev = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_EV)
+    q += batch * q_strides[0] + head * q_strides[1]
+    k += batch * k_strides[0] + shared * k_strides[1]
+    v += batch * v_strides[0] + shared * v_strides[1]
+    if MASK != 0:
+        mask += batch * mask_strides[0] + head * mask_strides[1]
+    query = _tile(q, rows, q_strides[2], columns_e, q_strides[3], M, E)
+    largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    result = tl.zeros([BLOCK_M, BLOCK_EV], tl.float32)
+    end = N
+    if CAUSAL:
+        end = tl.minimum(N, (block + 1) * BLOCK_M)
+    for start in range(0, end, BLOCK_N):
+        columns = start + tl.arange(0, BLOCK_N)
+        key = _tile(k, columns, k_strides[2], columns_e, k_strides[3], N, E)
+        scores = _scores(query, key, mask, rows, columns, mask_strides, M, N, scale, CAUSAL, MASK)
+        larger = tl.maximum(largest, tl.max(scores, 1))
+        finite = tl.where(larger == float("-inf"), 0.0, larger)  # a row that has seen no key yet
+        weights = tl.exp2(scores - finite[:, None])
+        shrink = tl.exp2(largest - finite)
+        total = total * shrink + tl.sum(weights, 1)
+        if DROPOUT:
+            weights = tl.where(_kept(seed, batch_head, rows, columns, M, N, threshold), weights * keep_scale, 0.0)
+        value = _tile(v, columns, v_strides[2], columns_ev, v_strides[3], N, EV)
+        result = result * shrink[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
+        largest = larger
+    none = total == 0.0
+    result = result / tl.where(none, 1.0, total)[:, None]  # a row without keys is zero, as in native
+    rows64 = rows.to(tl.int64)
+    pointers = out + batch * out_strides[0] + head * out_strides[1] + rows64[:, None] * out_strides[2] + columns_ev[None, :] * out_strides[3]
+    tl.store(pointers, result.to(out.dtype.element_ty), mask=(rows < M)[:, None] & (columns_ev < EV)[None, :])
+    tl.store(lse + batch_head * M + rows64, tl.where(none, 0.0, largest + tl.log2(total)), mask=rows < M)
+
+
+@triton.jit
+def attention_delta_kernel(
+    delta, out, grad, out_strides, grad_strides, H, M, EV, BLOCK_M: tl.constexpr, BLOCK_EV: tl.constexpr
+):
+    """delta[b, h, m] = sum over Ev of out * grad: what the softmax's derivative subtracts."""
+    block, batch, head = _place(tl.cdiv(M, BLOCK_M), H)
+    rows, columns = block * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_EV)
+    o = _tile(out + batch * out_strides[0] + head * out_strides[1], rows, out_strides[2], columns, out_strides[3], M, EV)
+    g = _tile(grad + batch * grad_strides[0] + head * grad_strides[1], rows, grad_strides[2], columns, grad_strides[3], M, EV)
+    total = tl.sum(o.to(tl.float32) * g.to(tl.float32), 1)
+    tl.store(delta + (batch * H + head) * M + rows, total, mask=rows < M)
+
+
+@triton.jit
+def attention_keys_backward_kernel(
+    dk, dv, q, k, v, mask, seed, grad, lse, delta, dk_strides, dv_strides, q_strides, k_strides, v_strides, mask_strides,
+    grad_strides, H, GROUP, M, N, scale, threshold, keep_scale, plain_scale, E, EV,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of a block of keys of one key/value head, over all queries of its group."""
+    block, batch, shared = _place(tl.cdiv(N, BLOCK_N), H // GROUP)
+    columns = block * BLOCK_N + tl.arange(0, BLOCK_N)
+    columns_e, columns_ev = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_EV)
+    key = _tile(k + batch * k_strides[0] + shared * k_strides[1], columns, k_strides[2], columns_e, k_strides[3], N, E)
+    value = _tile(v + batch * v_strides[0] + shared * v_strides[1], columns, v_strides[2], columns_ev, v_strides[3], N, EV)
+    key_grad, value_grad = tl.zeros([BLOCK_N, BLOCK_E], tl.float32), tl.zeros([BLOCK_N, BLOCK_EV], tl.float32)
+    first = 0
+    if CAUSAL:
+        first = (block * BLOCK_N) // BLOCK_M * BLOCK_M
+    for member in range(0, GROUP):
+        head = shared * GROUP + member
+        batch_head = batch * H + head
+        for start in range(first, M, BLOCK_M):
+            rows = start + tl.arange(0, BLOCK_M)
+            query = _tile(q + batch * q_strides[0] + head * q_strides[1], rows, q_strides[2], columns_e, q_strides[3], M, E)
+            mask_here = mask
+            if MASK != 0:
+                mask_here = mask + batch * mask_strides[0] + head * mask_strides[1]
+            scores = _scores(query, key, mask_here, rows, columns, mask_strides, M, N, scale, CAUSAL, MASK)
+            weights = tl.exp2(scores - tl.load(lse + batch_head * M + rows, mask=rows < M, other=0.0)[:, None])
+            upstream = _tile(
+                grad + batch * grad_strides[0] + head * grad_strides[1], rows, grad_strides[2], columns_ev, grad_strides[3], M, EV
+            )
+            weight_grad = tl.dot(upstream, tl.trans(value), input_precision="ieee")
+            kept = weights
+            if DROPOUT:
+                keep = _kept(seed, batch_head, rows, columns, M, N, threshold)
+                kept = tl.where(keep, weights * keep_scale, 0.0)
+                weight_grad = tl.where(keep, weight_grad * keep_scale, 0.0)
+            value_grad += tl.dot(tl.trans(kept.to(upstream.dtype)), upstream, input_precision="ieee")
+            row_delta = tl.load(delta + batch_head * M + rows, mask=rows < M, other=0.0)
+            score_grad = weights * (weight_grad - row_delta[:, None])
+            key_grad += tl.dot(tl.trans(score_grad.to(query.dtype)), query, input_precision="ieee")
+    columns64 = columns.to(tl.int64)
+    dk += batch * dk_strides[0] + shared * dk_strides[1]
+    dv += batch * dv_strides[0] + shared * dv_strides[1]
+    inside = (columns < N)[:, None]
+    tl.store(
+        dk + columns64[:, None] * dk_strides[2] + columns_e[None, :] * dk_strides[3],
+        (key_grad * plain_scale).to(dk.dtype.element_ty), mask=inside & (columns_e < E)[None, :],
+    )  # fmt: skip
+    tl.store(
+        dv + columns64[:, None] * dv_strides[2] + columns_ev[None, :] * dv_strides[3],
+        value_grad.to(dv.dtype.element_ty), mask=inside & (columns_ev < EV)[None, :],
+    )  # fmt: skip
+
+
+@triton.jit
+def attention_queries_backward_kernel(
+    dq, dmask, q, k, v, mask, seed, grad, lse, delta, dq_strides, q_strides, k_strides, v_strides, mask_strides, grad_strides,
+    H, GROUP, M, N, scale, threshold, keep_scale, plain_scale, E, EV,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, MASK_GRAD: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr,
+):  # fmt: skip
+    """dq of a block of queries of one head; with MASK_GRAD the gradient of every score too, into dmask (B, H, M, N)."""
+    block, batch, head = _place(tl.cdiv(M, BLOCK_M), H)
+    batch_head, shared = batch * H + head, head // GROUP
+    rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns_e, columns_ev = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_EV)
+    query = _tile(q + batch * q_strides[0] + head * q_strides[1], rows, q_strides[2], columns_e, q_strides[3], M, E)
+    upstream = _tile(
+        grad + batch * grad_strides[0] + head * grad_strides[1], rows, grad_strides[2], columns_ev, grad_strides[3], M, EV
+    )
+    row_lse = tl.load(lse + batch_head * M + rows, mask=rows < M, other=0.0)
+    row_delta = tl.load(delta + batch_head * M + rows, mask=rows < M, other=0.0)
+    if MASK != 0:
+        mask += batch * mask_strides[0] + head * mask_strides[1]
+    result = tl.zeros([BLOCK_M, BLOCK_E], tl.float32)
+    end = N
+    if CAUSAL and not MASK_GRAD:
+        end = tl.minimum(N, (block + 1) * BLOCK_M)
+    for start in range(0, end, BLOCK_N):
+        columns = start + tl.arange(0, BLOCK_N)
+        key = _tile(k + batch * k_strides[0] + shared * k_strides[1], columns, k_strides[2], columns_e, k_strides[3], N, E)
+        value = _tile(v + batch * v_strides[0] + shared * v_strides[1], columns, v_strides[2], columns_ev, v_strides[3], N, EV)
+        scores = _scores(query, key, mask, rows, columns, mask_strides, M, N, scale, CAUSAL, MASK)
+        weights = tl.exp2(scores - row_lse[:, None])
+        weight_grad = tl.dot(upstream, tl.trans(value), input_precision="ieee")
+        if DROPOUT:
+            keep = _kept(seed, batch_head, rows, columns, M, N, threshold)
+            weight_grad = tl.where(keep, weight_grad * keep_scale, 0.0)
+        score_grad = weights * (weight_grad - row_delta[:, None])
+        result += tl.dot(score_grad.to(key.dtype), key, input_precision="ieee")
+        if MASK_GRAD:
+            pointers = dmask + (batch_head * M + rows.to(tl.int64)[:, None]) * N + columns[None, :]
+            inside = (rows < M)[:, None] & (columns < N)[None, :]
+            tl.store(pointers, score_grad.to(dmask.dtype.element_ty), mask=inside)
+    pointers = dq + batch * dq_strides[0] + head * dq_strides[1] + rows.to(tl.int64)[:, None] * dq_strides[2]
+    pointers += columns_e[None, :] * dq_strides[3]
+    inside = (rows < M)[:, None] & (columns_e < E)[None, :]
+    tl.store(pointers, (result * plain_scale).to(dq.dtype.element_ty), mask=inside)
+
+
+def _blocks(tensor: torch.Tensor, M: int, N: int, widest: int, backward: bool) -> dict:
+    """Rows and columns of a tile, warps and stages; 16 is the least that ``tl.dot`` takes."""
+    if interpreted(tensor.device):
+        m, n, warps, stages = 64, 64, 4, 1
+    elif tensor.dtype is torch.float32:
+        m, n, warps, stages = (32, 32, 4, 1) if widest > 64 or backward else (64, 32, 4, 2)
+    elif widest <= 64:
+        m, n, warps, stages = (64, 64, 4, 2) if backward else (128, 64, 4, 3)
+    elif widest <= 128:
+        m, n, warps, stages = (64, 64, 8, 2) if backward else (128, 64, 8, 3)
+    else:
+        m, n, warps, stages = (32, 32, 4, 1) if backward else (64, 32, 8, 2)
+    least = {"BLOCK_M": _tile_size(M, m), "BLOCK_N": _tile_size(N, n)}
+    return {**least, "num_warps": warps, "num_stages": stages} if not interpreted(tensor.device) else least
+
+
+def _tile_size(size: int, most: int) -> int:
+    return max(16, min(triton.next_power_of_2(size), most))
+
+
+def _common(q, k, mask, p: float, causal: bool, scale: float) -> tuple[tuple, dict, tuple]:
+    """What the kernels are given alike: numbers, constants, and the mask with its strides."""
+    kind = NO_MASK if mask is None else BOOL_MASK if mask.dtype is torch.bool else FLOAT_MASK
+    given = q if mask is None else mask.view(torch.uint8) if kind == BOOL_MASK else mask
+    strides = (0, 0, 0, 0) if mask is None else mask.stride()
+    numbers = (q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], scale * LOG2E, round(p * 2**32), 1 / (1 - p))
+    widths = {"BLOCK_E": _tile_size(q.shape[3], 256)}
+    return numbers, {"CAUSAL": causal, "MASK": kind, "DROPOUT": p > 0, **widths}, (given, strides)
+
+
+def attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, seed: torch.Tensor | None, p: float,
+    causal: bool, scale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Attention of four-dimensional tensors.
+
+    Args:
+        q: (B, H, M, E), fp16, bf16 or fp32; E at most 256.
+        k: (B, H/G, N, E). v: (B, H/G, N, Ev).
+        v: see k.
+        mask: (B, H, M, N), bool (True is seen) or float (added), expanded where it is broadcast; or None.
+        seed: int64 of one element for dropout; None if ``p`` is 0.
+        p: the probability that a weight is dropped, below 1.
+        causal: whether query i sees keys 0 to i only.
+        scale: of the scores.
+
+    Returns:
+        (out, lse): out (B, H, M, Ev); lse (B, H, M) fp32, the base-2 logarithm of each row's sum of exponentials, 0 for a row
+        without keys.
+    """
+    B, H, M, E = q.shape
+    N, EV = k.shape[2], v.shape[3]
+    strides = (H * M * EV, EV, H * EV, 1) if q.stride(1) < q.stride(2) else row_major((B, H, M, EV))  # q's order of dimensions
+    out = new_empty_strided((B, H, M, EV), strides, q.dtype, q.device)
+    lse = new_empty_strided((B, H, M), row_major((B, H, M)), torch.float32, q.device)
+    numbers, constants, (given, mask_strides) = _common(q, k, mask, p, causal, scale)
+    blocks = _blocks(q, M, N, max(E, EV), backward=False)
+    launch(
+        attention_forward_kernel, (triton.cdiv(M, blocks["BLOCK_M"]) * B * H,), out, lse, q, k, v, given,
+        q if seed is None else seed, out.stride(), q.stride(), k.stride(), v.stride(), mask_strides, *numbers, E, EV,
+        **constants, BLOCK_EV=_tile_size(EV, 256), **blocks,
+    )  # fmt: skip
+    return out, lse
+
+
+def attention_backward(
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, out: torch.Tensor,
+    lse: torch.Tensor, seed: torch.Tensor | None, p: float, causal: bool, scale: float, mask_grad: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The gradients of :func:`attention` for ``grad`` of out; other arguments as there.
+
+    Returns:
+        (dq, dk, dv, dmask); dmask is (B, H, M, N) of the mask's dtype, or empty unless ``mask_grad``.
+    """
+    B, H, M, E = q.shape
+    SHARED, N, EV = k.shape[1], k.shape[2], v.shape[3]
+    dq, dk, dv = (new_empty_strided(t.shape, row_major(t.shape), t.dtype, t.device) for t in (q, k, v))
+    shape = (B, H, M, N) if mask_grad else (0,)
+    dmask = new_empty_strided(shape, row_major(shape), mask.dtype if mask_grad else q.dtype, q.device)
+    delta = new_empty_strided((B, H, M), row_major((B, H, M)), torch.float32, q.device)
+    numbers, constants, (given, mask_strides) = _common(q, k, mask, p, causal, scale)
+    blocks = _blocks(q, M, N, max(E, EV), backward=True)
+    wide = {"BLOCK_EV": _tile_size(EV, 256)}
+    seed = q if seed is None else seed
+    rows = triton.cdiv(M, blocks["BLOCK_M"])
+    launch(
+        attention_delta_kernel, (rows * B * H,), delta, out, grad, out.stride(), grad.stride(), H, M, EV,
+        BLOCK_M=blocks["BLOCK_M"], **wide,
+    )  # fmt: skip
+    launch(
+        attention_keys_backward_kernel, (triton.cdiv(N, blocks["BLOCK_N"]) * B * SHARED,), dk, dv, q, k, v, given, seed, grad, lse,
+        delta, dk.stride(), dv.stride(), q.stride(), k.stride(), v.stride(), mask_strides, grad.stride(), *numbers, scale, E, EV,
+        **constants, **wide, **blocks,
+    )  # fmt: skip
+    launch(
+        attention_queries_backward_kernel, (rows * B * H,), dq, dmask if mask_grad else dq, q, k, v, given, seed, grad, lse, delta,
+        dq.stride(), q.stride(), k.stride(), v.stride(), mask_strides, grad.stride(), *numbers, scale, E, EV,
+        **constants, MASK_GRAD=mask_grad, **wide, **blocks,
+    )  # fmt: skip
+    return dq, dk, dv, dmask
+
