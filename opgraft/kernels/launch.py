@@ -28,6 +28,7 @@ WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
 
 _interpreting = threading.RLock()
 _triton_convert_float = interpreter._convert_float
+_triton_dot = interpreter.InterpreterBuilder.create_dot
 
 
 def words(tensor: torch.Tensor, width: int) -> TensorWrapper:
@@ -123,6 +124,18 @@ def _convert_float(data: np.ndarray, source: tl.dtype, target: tl.dtype, roundin
     return converted.numpy().view(f"u{target.primitive_bitwidth // 8}").reshape(data.shape)
 
 
+def _dot(builder, a, b, d, *rest):
+    """``tl.dot`` of bf16 operands in fp32, which holds their products; Triton's (3.6 and 3.9) multiplies their bits."""
+
+    def widened(operand):
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        data = _convert_float(operand.data, tl.bfloat16, tl.float32, None).view(np.float32)
+        return interpreter.TensorHandle(data, tl.float32)
+
+    return _triton_dot(builder, widened(a), widened(b), d, *rest)
+
+
 class _InPlaceExecutor(GridExecutor):
     """The interpreter's executor without its copies to and from the host: the memory is the host's already."""
 
@@ -213,6 +226,7 @@ def _interpret(kernel: JITFunction, grid, args, meta) -> None:
     with _interpreting, _language_restored(key):
         replaced = [(vars(interpreter), "_convert_float", _triton_convert_float)]
         interpreter._convert_float = _convert_float
+        interpreter.InterpreterBuilder.create_dot = _dot
         for space in _namespaces(key):
             for name, value in list(space.items()):
                 if isinstance(value, JITFunction):
@@ -223,5 +237,6 @@ def _interpret(kernel: JITFunction, grid, args, meta) -> None:
             with np.errstate(all="ignore"):  # casts of NaN and out of range values are the kernel's business
                 _InPlaceExecutor(function.rewrite(), function.arg_names, grid)(*args, **meta)
         finally:
+            interpreter.InterpreterBuilder.create_dot = _triton_dot
             for space, name, value in replaced:
                 space[name] = value

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+
 from opgraft.a1 import Operator
 from opgraft.frameworks import decoder
 from opgraft.platforms import Profile
@@ -26,7 +28,8 @@ class FrameworkLevel:
 
     Attributes:
         operator: its declaration.
-        exact: whether losses, gradients and weights must be equal bit for bit; else within 1e-5.
+        exact: whether losses, gradients and weights must be equal bit for bit; else losses and the first gradients within
+            1e-5, and weights are left to the losses: AdamW turns the rounding of a gradient that is zero into a step.
         decodes_exactly: whether an engine's greedy decoding must give every token of native's; else those before rounding
             may choose between two (:func:`opgraft.verify.engine_level.compare`).
         sizes: of the model; dropout is on only for operators that need it.
@@ -66,7 +69,10 @@ class FrameworkLevel:
             f"parameters without a gradient: {sorted(native.gradients.keys() - ours.gradients.keys())}"
         )
         assert_same(ours.gradients, native.gradients, "gradients of the first step", self.exact)
-        assert_same(ours.weights, native.weights, "weights after training", self.exact)
+        if self.exact:
+            assert_same((ours.losses, ours.weights), (native.losses, native.weights), "losses and weights after training")
+        else:
+            torch.testing.assert_close(ours.losses, native.losses, rtol=1e-5, atol=1e-5)
         assert ours.tokens == native.tokens, f"greedy decoding gave {ours.tokens}, native {native.tokens}"
         assert registration.hits, "not exercised: the model never called the operator"
         return {

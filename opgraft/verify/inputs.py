@@ -26,6 +26,8 @@ class TensorSpec:
         offset: storage offset in elements.
         seed: which values. Bool is a coin, integers span their range, floats are normal.
         requires_grad: whether it is a leaf that asks for a gradient.
+        below: for integers, values are from 0 to below - 1 instead (indices); 0 means no bound.
+        scale: floats are multiplied with it.
     """
 
     shape: tuple[int, ...]
@@ -34,6 +36,8 @@ class TensorSpec:
     offset: int = 0
     seed: int = 0
     requires_grad: bool = False
+    below: int = 0
+    scale: float = 1.0
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -43,7 +47,9 @@ class TensorSpec:
     def on(self, device: str | torch.device) -> torch.Tensor:
         """The tensor on a device: the same values, size, strides and offset everywhere."""
         strides = self.strides if self.strides is not None else torch.empty(self.shape, device="meta").stride()
-        flat = values(self.offset + span(self.shape, strides), self.torch_dtype, self.seed).to(device)
+        flat = values(self.offset + span(self.shape, strides), self.torch_dtype, self.seed)
+        flat = flat.remainder_(self.below) if self.below else flat.mul_(self.scale) if self.scale != 1 else flat
+        flat = flat.to(device)
         with torch._C._AutoDispatchBelowADInplaceOrView():  # an input is nobody's view
             tensor = flat.as_strided(self.shape, strides, self.offset)
         return tensor.requires_grad_() if self.requires_grad else tensor

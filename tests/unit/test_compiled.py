@@ -7,6 +7,13 @@ from triton.compiler import ASTSource
 
 from opgraft.kernels.copy_engine import flat_copy_kernel, strided_copy_kernel
 from opgraft.ops.dropout.kernel.triton_level import masked_scale_kernel
+from opgraft.ops.embedding.kernel.triton_level import chunk_sums_kernel, gather_kernel, row_bounds_kernel, row_sums_kernel
+from opgraft.ops.sdpa.kernel.triton_level import (
+    attention_delta_kernel,
+    attention_forward_kernel,
+    attention_keys_backward_kernel,
+    attention_queries_backward_kernel,
+)
 
 TARGETS = {
     "sm_80": (GPUTarget("cuda", 80, 32), "cubin"),
@@ -32,7 +39,48 @@ def dropout(dtype, rank, wide=True):
     return masked_scale_kernel, arguments, dict(RANK=rank, WIDE=wide, BLOCK=1024)
 
 
+FOUR = ("i64",) * 4
+NUMBERS = ("i32", "i32", "i32", "i32", "fp32", "i64", "fp32")
+
+
+def attention(kernel, dtype, mask, block, **constants):
+    """A launch of the forward or of one of the backward kernels, as wide heads and long tables need it."""
+    mask_pointer = {0: dtype, 1: "*u8", 2: "*fp32"}[mask]
+    constants = dict(CAUSAL=True, MASK=mask, DROPOUT=mask == 2, BLOCK_M=32, BLOCK_N=32, BLOCK_E=block, BLOCK_EV=block) | constants
+    if kernel is attention_forward_kernel:
+        given = (dtype, "*fp32", dtype, dtype, dtype, mask_pointer, "*i64", FOUR, FOUR, FOUR, FOUR, FOUR, *NUMBERS, "i32", "i32")
+    elif kernel is attention_keys_backward_kernel:
+        given = (*(dtype,) * 5, mask_pointer, "*i64", dtype, "*fp32", "*fp32", *(FOUR,) * 7, *NUMBERS, "fp32", "i32", "i32")
+    else:
+        given = (dtype, dtype, *(dtype,) * 3, mask_pointer, "*i64", dtype, "*fp32", "*fp32", *(FOUR,) * 6, *NUMBERS, "fp32", "i32", "i32")
+        constants["MASK_GRAD"] = mask == 2
+    return kernel, given, constants
+
+
+def sums(kernel, dtype, wide, **constants):
+    strides = ("i64", "i64")
+    if kernel is chunk_sums_kernel:
+        given = (wide, dtype, "*i64", "*i32", "*i64", "i32", *strides, "i32", "i32")
+    else:
+        given = (dtype, dtype, wide, "*i64", "*i64", "*i64", "i32", *strides, "i32", "i64")
+    return kernel, given, dict(CHUNK=32, BLOCK=1024, **constants)
+
+
 LAUNCHES = {
+    "attention bf16, head dim 128": attention(attention_forward_kernel, "*bf16", 0, 128),
+    "attention fp16, bool mask": attention(attention_forward_kernel, "*fp16", 1, 64),
+    "attention fp32, float mask, dropout": attention(attention_forward_kernel, "*fp32", 2, 64),
+    "attention's keys bf16, head dim 256": attention(attention_keys_backward_kernel, "*bf16", 0, 256),
+    "attention's keys fp32, float mask, dropout": attention(attention_keys_backward_kernel, "*fp32", 2, 32),
+    "attention's queries bf16": attention(attention_queries_backward_kernel, "*bf16", 0, 128),
+    "attention's queries fp32, gradient of the mask": attention(attention_queries_backward_kernel, "*fp32", 2, 32),
+    "attention's delta": (attention_delta_kernel, ("*fp32", "*bf16", "*bf16", FOUR, FOUR, "i32", "i32", "i32"), dict(BLOCK_M=64, BLOCK_EV=128)),
+    "gather of 16-bit words": (gather_kernel, ("*i16", "*i16", "*i64", *("i64",) * 4, "i32", "i32"), dict(BLOCK=1024, PER=2)),
+    "bounds of rows": (row_bounds_kernel, ("*i64", "*i64", "*i32", "i32", "i32"), dict(BLOCK=1024)),
+    "sums of chunks bf16": sums(chunk_sums_kernel, "*bf16", "*fp32"),
+    "sums of chunks fp64": sums(chunk_sums_kernel, "*fp64", "*fp64"),
+    "sums of rows bf16": sums(row_sums_kernel, "*bf16", "*fp32", BY_COUNT=False),
+    "sums of rows fp64, by count": sums(row_sums_kernel, "*fp64", "*fp64", BY_COUNT=True),
     "flat words": flat("*i64", "*i64"),
     "flat bf16 to fp32": flat("*fp32", "*bf16"),
     "flat fp64 to fp16": flat("*fp16", "*fp64"),

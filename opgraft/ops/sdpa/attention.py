@@ -40,13 +40,8 @@ class FlashBackward(Gradient):
         flash backward has no derivative of its own."""
         q, k, v, mask, seed, out, lse = ctx.saved_tensors
         mask_grad = mask is not None and ctx.needs_input_grad[5]  # after the key set and the keywords
-        if torch.is_grad_enabled():
-            inputs = [q, k, v, mask] if mask_grad else [q, k, v]
-            leaves = [t if t.requires_grad else t.detach().requires_grad_() for t in inputs]
-            again, _ = torch_level.attention(*leaves[:3], leaves[3] if mask_grad else mask, seed, *ctx.numbers)
-            found = torch.autograd.grad(again, leaves, grads[0], create_graph=True)
-            return (*found, *[None] * (8 - len(found)))
-        dq, dk, dv, dmask = attention_backward(grads[0], q, k, v, mask, out, lse, seed, *ctx.numbers, mask_grad)
+        backward = torch_level.attention_backward if torch.is_grad_enabled() else attention_backward
+        dq, dk, dv, dmask = backward(grads[0], q, k, v, mask, out, lse, seed, *ctx.numbers, mask_grad)
         return dq, dk, dv, dmask if mask_grad else None, None, None, None, None
 
 

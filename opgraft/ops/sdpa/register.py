@@ -45,7 +45,7 @@ def unsupported(
                 return "a mask larger than the scores, which native refuses"
     except RuntimeError:
         return "shapes do not broadcast, which native refuses"
-    if attn_mask is not None and (is_causal or attn_mask.dtype not in (torch.bool, query.dtype)):
+    if attn_mask is not None and (is_causal or attn_mask.dtype not in (torch.bool, torch.float32, query.dtype)):
         return "is_causal beside a mask, or a mask of another dtype"
     return None
 
