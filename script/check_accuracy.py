@@ -14,8 +14,7 @@ import torch
 from opgraft import ops
 from opgraft.a1 import dispatch
 from opgraft.verify import golden
-from opgraft.verify.levels import ready, run_check
-from opgraft.verify.levels import load_level
+from opgraft.verify.levels import load_level, ready, run_check
 
 
 def largest_error(level, kernel, profile) -> float:

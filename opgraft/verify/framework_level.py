@@ -65,15 +65,7 @@ class FrameworkLevel:
             f"registered but never reached in inference_mode: the model calls it {called} times there, the override counted "
             f"{registration.hits} calls, none of them there"
         )
-        assert ours.gradients.keys() == native.gradients.keys(), (
-            f"parameters without a gradient: {sorted(native.gradients.keys() - ours.gradients.keys())}"
-        )
-        assert_same(ours.gradients, native.gradients, "gradients of the first step", self.exact)
-        if self.exact:
-            assert_same((ours.losses, ours.weights), (native.losses, native.weights), "losses and weights after training")
-        else:
-            torch.testing.assert_close(ours.losses, native.losses, rtol=1e-5, atol=1e-5)
-        assert ours.tokens == native.tokens, f"greedy decoding gave {ours.tokens}, native {native.tokens}"
+        assert_same_outcome(ours, native, self.exact)
         assert registration.hits, "not exercised: the model never called the operator"
         return {
             "hits": registration.hits,
@@ -83,3 +75,16 @@ class FrameworkLevel:
             "losses": ours.losses,
             "tokens": ours.tokens,
         }
+
+
+def assert_same_outcome(ours: decoder.Outcome, native: decoder.Outcome, exact: bool) -> None:
+    """Assert that a model did the same with and without overrides; ``exact`` as in :class:`FrameworkLevel`."""
+    assert ours.gradients.keys() == native.gradients.keys(), (
+        f"parameters without a gradient: {sorted(native.gradients.keys() - ours.gradients.keys())}"
+    )
+    assert_same(ours.gradients, native.gradients, "gradients of the first step", exact)
+    if exact:
+        assert_same((ours.losses, ours.weights), (native.losses, native.weights), "losses and weights after training")
+    else:
+        torch.testing.assert_close(ours.losses, native.losses, rtol=1e-5, atol=1e-5)
+    assert ours.tokens == native.tokens, f"greedy decoding gave {ours.tokens}, native {native.tokens}"

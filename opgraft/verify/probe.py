@@ -18,9 +18,8 @@ from opgraft import ops
 from opgraft.a1 import Override
 from opgraft.platforms import Profile
 
-from .levels import ready
+from .levels import load_level, ready
 from .op_level import OpLevel
-from .levels import load_level
 
 
 class _Bare:

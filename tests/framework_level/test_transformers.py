@@ -1,4 +1,4 @@
-"""Hugging Face models with all ten operators registered: training step by step and generation, equal to native.
+"""Hugging Face models with every operator registered: training step by step and generation, as native.
 
 A small Llama (greedy generation, AdamW, gradient checkpointing, autocast bf16) and a small BERT encoder (dropout on). Native
 draws other dropout masks than we do, so where dropout is on the run without overrides uses ours in plain PyTorch.
@@ -109,4 +109,6 @@ def test_greedy_generation(platform):
     with opgraft.use(platform=platform) as registrations:
         ours = generate()
         assert sum(r.inference_hits for r in registrations) > 0
-    assert_same(ours, native, "generation")
+    (tokens, logits), (native_tokens, native_logits) = ours, native
+    assert_same(tokens, native_tokens, "generation")
+    torch.testing.assert_close(logits, native_logits)  # attention sums in another order than native

@@ -40,19 +40,52 @@ def dropout(dtype, rank, wide=True):
 
 
 FOUR = ("i64",) * 4
-NUMBERS = ("i32", "i32", "i32", "i32", "fp32", "i64", "fp32")
+NUMBERS = ("i32", "i32", "i32", "i32", "i32", "fp32", "i64", "fp32")
 
 
 def attention(kernel, dtype, mask, block, **constants):
     """A launch of the forward or of one of the backward kernels, as wide heads and long tables need it."""
     mask_pointer = {0: dtype, 1: "*u8", 2: "*fp32"}[mask]
-    constants = dict(CAUSAL=True, MASK=mask, DROPOUT=mask == 2, BLOCK_M=32, BLOCK_N=32, BLOCK_E=block, BLOCK_EV=block) | constants
+    constants = (
+        dict(CAUSAL=True, MASK=mask, DROPOUT=mask == 2, BLOCK_M=32, BLOCK_N=32, BLOCK_E=block, BLOCK_EV=block) | constants
+    )
     if kernel is attention_forward_kernel:
-        given = (dtype, "*fp32", dtype, dtype, dtype, mask_pointer, "*i64", FOUR, FOUR, FOUR, FOUR, FOUR, *NUMBERS, "i32", "i32")
+        constants["TRAINING"] = mask != 1
+        given = (
+            dtype,
+            dtype,
+            "*fp32",
+            dtype,
+            dtype,
+            dtype,
+            mask_pointer,
+            "*i64",
+            FOUR,
+            FOUR,
+            FOUR,
+            FOUR,
+            FOUR,
+            *NUMBERS,
+            "i32",
+            "i32",
+        )
     elif kernel is attention_keys_backward_kernel:
-        given = (*(dtype,) * 5, mask_pointer, "*i64", dtype, "*fp32", "*fp32", *(FOUR,) * 7, *NUMBERS, "fp32", "i32", "i32")
+        given = (*(dtype,) * 5, mask_pointer, "*i64", dtype, "*fp32", "*fp32", *(FOUR,) * 7, *NUMBERS, "i32", "i32")
     else:
-        given = (dtype, dtype, *(dtype,) * 3, mask_pointer, "*i64", dtype, "*fp32", "*fp32", *(FOUR,) * 6, *NUMBERS, "fp32", "i32", "i32")
+        given = (
+            dtype,
+            dtype,
+            *(dtype,) * 3,
+            mask_pointer,
+            "*i64",
+            dtype,
+            "*fp32",
+            "*fp32",
+            *(FOUR,) * 6,
+            *NUMBERS,
+            "i32",
+            "i32",
+        )
         constants["MASK_GRAD"] = mask == 2
     return kernel, given, constants
 
@@ -74,7 +107,11 @@ LAUNCHES = {
     "attention's keys fp32, float mask, dropout": attention(attention_keys_backward_kernel, "*fp32", 2, 32),
     "attention's queries bf16": attention(attention_queries_backward_kernel, "*bf16", 0, 128),
     "attention's queries fp32, gradient of the mask": attention(attention_queries_backward_kernel, "*fp32", 2, 32),
-    "attention's delta": (attention_delta_kernel, ("*fp32", "*bf16", "*bf16", FOUR, FOUR, "i32", "i32", "i32"), dict(BLOCK_M=64, BLOCK_EV=128)),
+    "attention's delta": (
+        attention_delta_kernel,
+        ("*fp32", "*bf16", "*bf16", "*bf16", FOUR, FOUR, "i32", "i32", "i32"),
+        dict(BLOCK_M=64, BLOCK_EV=128),
+    ),
     "gather of 16-bit words": (gather_kernel, ("*i16", "*i16", "*i64", *("i64",) * 4, "i32", "i32"), dict(BLOCK=1024, PER=2)),
     "bounds of rows": (row_bounds_kernel, ("*i64", "*i64", "*i32", "i32", "i32"), dict(BLOCK=1024)),
     "sums of chunks bf16": sums(chunk_sums_kernel, "*bf16", "*fp32"),

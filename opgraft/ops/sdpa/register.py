@@ -76,11 +76,15 @@ def sdpa(
     if attn_mask is not None:
         attn_mask = _four(attn_mask.expand(*batch, query.shape[-2], key.shape[-2]), batch)
     seed = draw_seed(query.device) if dropout_p > 0 else None
-    out, _ = attention(
+    out, *_ = attention(
         _four(query, batch), _four(key, shared), _four(value, shared), attn_mask, seed, dropout_p, is_causal,
-        1 / math.sqrt(query.shape[-1]) if scale is None else scale,
+        1 / math.sqrt(query.shape[-1]) if scale is None else scale, _training(query, key, value, attn_mask),
     )  # fmt: skip
     return out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])
+
+
+def _training(*tensors: torch.Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def features(
@@ -89,8 +93,8 @@ def features(
 ) -> Features:  # fmt: skip
     """The route ``decode`` (one query) or ``prefill``; causal, masked and dropout calls and head dims apart; size is the
     number of scores. Training is apart from inference, since it pays for the backward too."""
-    training = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-    route = ("decode" if query.shape[-2] == 1 else "prefill") + (" training" if training else "")
+    route = "decode" if query.shape[-2] == 1 else "prefill"
+    route += " training" if _training(query, key, value, attn_mask) else ""
     kind = "dropout" if dropout_p else "masked" if attn_mask is not None else "causal" if is_causal else "plain"
     fields = (("head_dim", query.shape[-1]), ("kind", kind), ("gqa", query.shape[:-2] != key.shape[:-2]))
     return Features(route, str(query.dtype).removeprefix("torch."), fields, query.shape[:-1].numel() * key.shape[-2])

@@ -52,7 +52,18 @@ def row_bounds_kernel(starts, ends, indices, rows, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def chunk_sums_kernel(
-    sums, grad, order, indices, starts, columns, row_stride, column_stride, count, blocks, CHUNK: tl.constexpr, BLOCK: tl.constexpr
+    sums,
+    grad,
+    order,
+    indices,
+    starts,
+    columns,
+    row_stride,
+    column_stride,
+    count,
+    blocks,
+    CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """Sums of the chunks of sorted places that belong to one row as a whole; the others are left alone."""
     program = tl.program_id(0).to(tl.int64)
@@ -176,7 +187,9 @@ def embedding_dense_backward(
     sorted_indices, order = torch.sort(indices.reshape(-1), stable=True)
     bounds = torch.zeros((2, num_weights), dtype=torch.int64, device=grad.device)
     block = 1024 if not interpreted(grad.device) else 1 << 14
-    launch(row_bounds_kernel, (triton.cdiv(count, block),), bounds[0], bounds[1], sorted_indices, num_weights, count, BLOCK=block)
+    launch(
+        row_bounds_kernel, (triton.cdiv(count, block),), bounds[0], bounds[1], sorted_indices, num_weights, count, BLOCK=block
+    )
     block = min(triton.next_power_of_2(max(columns, 1)), 1024 if not interpreted(grad.device) else 1 << 15)
     blocks = triton.cdiv(columns, block)
     chunks = count // CHUNK

@@ -36,9 +36,7 @@ def _particular(profile):
         results = []
         for fill in (0x5A, 0xA5):
             with GuardedOutputs(fill) as outputs:
-                results.append(
-                    backward(grad.to(profile.device), indices.to(profile.device), rows, padding_idx, by_count).cpu()
-                )
+                results.append(backward(grad.to(profile.device), indices.to(profile.device), rows, padding_idx, by_count).cpu())
             outputs.check()
         want = reference.embedding_dense_backward(grad, indices, rows, padding_idx, by_count)
         assert torch.equal(*results), "the same input gave two results"

@@ -11,8 +11,8 @@ from opgraft.kernels.philox import random_bits_torch
 Maybe = torch.Tensor | None
 
 
-def _weights(q: torch.Tensor, k: torch.Tensor, mask: Maybe, causal: bool, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """(softmax weights, base-2 log-sum-exp) in fp32; zero weights and 0 for a row without keys. ``k`` has q's heads."""
+def _weights(q: torch.Tensor, k: torch.Tensor, mask: Maybe, causal: bool, scale: float) -> torch.Tensor:
+    """The softmax weights in fp32; zero for a row without keys. ``k`` has q's heads."""
     scores = (q.float() @ k.float().transpose(-1, -2)) * scale
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask.float()
@@ -20,10 +20,7 @@ def _weights(q: torch.Tensor, k: torch.Tensor, mask: Maybe, causal: bool, scale:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
         scores = scores.masked_fill(~seen, -math.inf)
     none = (scores == -math.inf).all(-1, keepdim=True)
-    scores = scores.masked_fill(none, 0.0)
-    lse = torch.logsumexp(scores, -1)
-    weights = torch.exp(scores - lse[..., None]).masked_fill(none, 0.0)
-    return weights, (lse / math.log(2)).masked_fill(none[..., 0], 0.0)
+    return torch.softmax(scores.masked_fill(none, 0.0), -1).masked_fill(none, 0.0)
 
 
 def _factor(seed: Maybe, p: float, shape: torch.Size) -> torch.Tensor | float:
@@ -39,22 +36,23 @@ def _for_all_heads(t: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Maybe, seed: Maybe, p: float, causal: bool, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(out, lse), from differentiable calls; arguments as at the Triton level."""
-    weights, lse = _weights(q, _for_all_heads(k, q.shape[1]), mask, causal, scale)
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Maybe, seed: Maybe, p: float, causal: bool, scale: float,
+    training: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """(out, nothing, nothing); arguments as at the Triton level."""
+    weights = _weights(q, _for_all_heads(k, q.shape[1]), mask, causal, scale)
     out = (weights * _factor(seed, p, weights.shape)) @ _for_all_heads(v, q.shape[1]).float()
-    return out.to(q.dtype), lse
+    return out.to(q.dtype), q.new_empty(0), q.new_empty(0, dtype=torch.float32)
 
 
 def attention_backward(
-    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Maybe, out: torch.Tensor, lse: torch.Tensor,
-    seed: Maybe, p: float, causal: bool, scale: float, mask_grad: bool,
+    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Maybe, out: torch.Tensor, lost: torch.Tensor,
+    statistics: torch.Tensor, seed: Maybe, p: float, causal: bool, scale: float, mask_grad: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """(dq, dk, dv, dmask), by the chain rule; arguments as at the Triton level."""
+    """(dq, dk, dv, dmask), by the chain rule from q, k and v alone, in differentiable calls; arguments as at the Triton level."""
     heads = q.shape[1]
     wide_k, wide_v, upstream = _for_all_heads(k, heads).float(), _for_all_heads(v, heads).float(), grad.float()
-    weights, _ = _weights(q, wide_k, mask, causal, scale)
+    weights = _weights(q, wide_k, mask, causal, scale)
     factor = _factor(seed, p, weights.shape)
     dv = (weights * factor).transpose(-1, -2) @ upstream
     weight_grad = upstream @ wide_v.transpose(-1, -2) * factor

@@ -1,10 +1,13 @@
 """Flash attention: scores never leave the chip; softmax is accumulated block by block (Dao et al., FlashAttention-2, 2023).
 
-Shapes: q (B, H, M, E), k (B, H/G, N, E), v (B, H/G, N, Ev), any strides; G query heads share a key/value head. Logarithms
-are to base 2. Bytes moved forward: q, k, v, out once each (k and v once per block of queries, from L2). The backward
-computes the scores again from q, k and the row's log-sum-exp: one kernel over blocks of keys for dk and dv, which sums over
+Shapes: q (B, H, M, E), k (B, H/G, N, E), v (B, H/G, N, Ev), any strides; G query heads share a key/value head. Bytes moved
+forward: q, k, v, out once each (k and v once per block of queries, from L2). The backward computes the weights again from
+q, k and two numbers of each row, its largest score and the inverse of its sum of exponentials relative to that (their
+log-sum-exp would round at the size of the scores): one kernel over blocks of keys for dk and dv, which sums over
 its group's query heads itself, and one over blocks of queries for dq, so nothing is added atomically and results are
-deterministic. Index width: 64 bits for everything that is multiplied by a stride.
+deterministic. What rounding took from out is kept for the backward, in out's dtype: the softmax's derivative subtracts
+the row sums of out times its gradient from numbers that may be nearly equal, and with a rounded bf16 out little is left of
+the difference. Index width: 64 bits for everything that is multiplied by a stride.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from opgraft.kernels import interpreted, launch, new_empty_strided
 from opgraft.kernels.geometry import row_major
 from opgraft.kernels.philox import random_bits
 
-LOG2E = 1.4426950408889634
 NO_MASK, BOOL_MASK, FLOAT_MASK = 0, 1, 2
 
 
@@ -38,7 +40,7 @@ def _tile(base, rows, row_stride, columns, column_stride, ROWS, COLUMNS):
 
 @triton.jit
 def _scores(q, k, mask, rows, columns, mask_strides, M, N, scale, CAUSAL: tl.constexpr, MASK: tl.constexpr):
-    """Scores of a tile to base 2, -inf where a key is not seen."""
+    """Scores of a tile, -inf where a key is not seen."""
     inside = (rows < M)[:, None] & (columns < N)[None, :]
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     if MASK != 0:
@@ -47,10 +49,23 @@ def _scores(q, k, mask, rows, columns, mask_strides, M, N, scale, CAUSAL: tl.con
         if MASK == 1:
             inside = inside & (values != 0)
         else:
-            scores += values.to(tl.float32) * 1.4426950408889634
+            scores += values.to(tl.float32)
     if CAUSAL:
         inside = inside & (rows[:, None] >= columns[None, :])
     return tl.where(inside, scores, float("-inf"))
+
+
+@triton.jit
+def _exp(x):
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
+def _weights(scores, statistics, places, inside, all_rows):
+    """The softmax weights of a tile again."""
+    largest = tl.load(statistics + places, mask=inside, other=0.0)
+    inverse = tl.load(statistics + all_rows + places, mask=inside, other=0.0)
+    return _exp(scores - largest[:, None]) * inverse[:, None]
 
 
 @triton.jit
@@ -62,12 +77,12 @@ def _kept(seed, batch_head, rows, columns, M, N, threshold):
 
 @triton.jit
 def attention_forward_kernel(
-    out, lse, q, k, v, mask, seed, out_strides, q_strides, k_strides, v_strides, mask_strides,
-    H, GROUP, M, N, scale, threshold, keep_scale, E, EV,
-    CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
+    out, lost, statistics, q, k, v, mask, seed, out_strides, q_strides, k_strides, v_strides, mask_strides,
+    B, H, GROUP, M, N, scale, threshold, keep_scale, E, EV,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, TRAINING: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr,
 ):  # fmt: skip
-    """A block of queries of one head against all its keys. ``scale`` is to base 2; lse is (B, H, M)."""
+    """A block of queries of one head against all its keys. ``statistics`` is (2, B, H, M); lost lies as out."""
     block, batch, head = _place(tl.cdiv(M, BLOCK_M), H)
     batch_head, shared = batch * H + head, head // GROUP
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -90,8 +105,8 @@ def attention_forward_kernel(
         scores = _scores(query, key, mask, rows, columns, mask_strides, M, N, scale, CAUSAL, MASK)
         larger = tl.maximum(largest, tl.max(scores, 1))
         finite = tl.where(larger == float("-inf"), 0.0, larger)  # a row that has seen no key yet
-        weights = tl.exp2(scores - finite[:, None])
-        shrink = tl.exp2(largest - finite)
+        weights = _exp(scores - finite[:, None])
+        shrink = _exp(largest - finite)
         total = total * shrink + tl.sum(weights, 1)
         if DROPOUT:
             weights = tl.where(_kept(seed, batch_head, rows, columns, M, N, threshold), weights * keep_scale, 0.0)
@@ -101,28 +116,38 @@ def attention_forward_kernel(
     none = total == 0.0
     result = result / tl.where(none, 1.0, total)[:, None]  # a row without keys is zero, as in native
     rows64 = rows.to(tl.int64)
-    pointers = out + batch * out_strides[0] + head * out_strides[1] + rows64[:, None] * out_strides[2] + columns_ev[None, :] * out_strides[3]
-    tl.store(pointers, result.to(out.dtype.element_ty), mask=(rows < M)[:, None] & (columns_ev < EV)[None, :])
-    tl.store(lse + batch_head * M + rows64, tl.where(none, 0.0, largest + tl.log2(total)), mask=rows < M)
+    places = (
+        batch * out_strides[0] + head * out_strides[1] + rows64[:, None] * out_strides[2] + columns_ev[None, :] * out_strides[3]
+    )
+    inside = (rows < M)[:, None] & (columns_ev < EV)[None, :]
+    rounded = result.to(out.dtype.element_ty)
+    tl.store(out + places, rounded, mask=inside)
+    if TRAINING:
+        tl.store(lost + places, (result - rounded.to(tl.float32)).to(out.dtype.element_ty), mask=inside)
+        row = batch_head * M + rows64
+        tl.store(statistics + row, tl.where(none, 0.0, largest), mask=rows < M)
+        tl.store(statistics + B * H * M + row, tl.where(none, 0.0, 1.0 / total), mask=rows < M)
 
 
 @triton.jit
 def attention_delta_kernel(
-    delta, out, grad, out_strides, grad_strides, H, M, EV, BLOCK_M: tl.constexpr, BLOCK_EV: tl.constexpr
+    delta, out, lost, grad, out_strides, grad_strides, H, M, EV, BLOCK_M: tl.constexpr, BLOCK_EV: tl.constexpr
 ):
-    """delta[b, h, m] = sum over Ev of out * grad: what the softmax's derivative subtracts."""
+    """delta[b, h, m] = sum over Ev of (out + lost) * grad: what the softmax's derivative subtracts."""
     block, batch, head = _place(tl.cdiv(M, BLOCK_M), H)
     rows, columns = block * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_EV)
-    o = _tile(out + batch * out_strides[0] + head * out_strides[1], rows, out_strides[2], columns, out_strides[3], M, EV)
+    start = batch * out_strides[0] + head * out_strides[1]
+    o = _tile(out + start, rows, out_strides[2], columns, out_strides[3], M, EV).to(tl.float32)
+    o += _tile(lost + start, rows, out_strides[2], columns, out_strides[3], M, EV).to(tl.float32)
     g = _tile(grad + batch * grad_strides[0] + head * grad_strides[1], rows, grad_strides[2], columns, grad_strides[3], M, EV)
-    total = tl.sum(o.to(tl.float32) * g.to(tl.float32), 1)
+    total = tl.sum(o * g.to(tl.float32), 1)
     tl.store(delta + (batch * H + head) * M + rows, total, mask=rows < M)
 
 
 @triton.jit
 def attention_keys_backward_kernel(
-    dk, dv, q, k, v, mask, seed, grad, lse, delta, dk_strides, dv_strides, q_strides, k_strides, v_strides, mask_strides,
-    grad_strides, H, GROUP, M, N, scale, threshold, keep_scale, plain_scale, E, EV,
+    dk, dv, q, k, v, mask, seed, grad, statistics, delta, dk_strides, dv_strides, q_strides, k_strides, v_strides, mask_strides,
+    grad_strides, B, H, GROUP, M, N, scale, threshold, keep_scale, E, EV,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr,
 ):  # fmt: skip
@@ -146,9 +171,15 @@ def attention_keys_backward_kernel(
             if MASK != 0:
                 mask_here = mask + batch * mask_strides[0] + head * mask_strides[1]
             scores = _scores(query, key, mask_here, rows, columns, mask_strides, M, N, scale, CAUSAL, MASK)
-            weights = tl.exp2(scores - tl.load(lse + batch_head * M + rows, mask=rows < M, other=0.0)[:, None])
+            weights = _weights(scores, statistics, batch_head * M + rows, rows < M, B * H * M)
             upstream = _tile(
-                grad + batch * grad_strides[0] + head * grad_strides[1], rows, grad_strides[2], columns_ev, grad_strides[3], M, EV
+                grad + batch * grad_strides[0] + head * grad_strides[1],
+                rows,
+                grad_strides[2],
+                columns_ev,
+                grad_strides[3],
+                M,
+                EV,
             )
             weight_grad = tl.dot(upstream, tl.trans(value), input_precision="ieee")
             kept = weights
@@ -166,7 +197,7 @@ def attention_keys_backward_kernel(
     inside = (columns < N)[:, None]
     tl.store(
         dk + columns64[:, None] * dk_strides[2] + columns_e[None, :] * dk_strides[3],
-        (key_grad * plain_scale).to(dk.dtype.element_ty), mask=inside & (columns_e < E)[None, :],
+        (key_grad * scale).to(dk.dtype.element_ty), mask=inside & (columns_e < E)[None, :],
     )  # fmt: skip
     tl.store(
         dv + columns64[:, None] * dv_strides[2] + columns_ev[None, :] * dv_strides[3],
@@ -176,8 +207,8 @@ def attention_keys_backward_kernel(
 
 @triton.jit
 def attention_queries_backward_kernel(
-    dq, dmask, q, k, v, mask, seed, grad, lse, delta, dq_strides, q_strides, k_strides, v_strides, mask_strides, grad_strides,
-    H, GROUP, M, N, scale, threshold, keep_scale, plain_scale, E, EV,
+    dq, dmask, q, k, v, mask, seed, grad, statistics, delta, dq_strides, q_strides, k_strides, v_strides, mask_strides, grad_strides,
+    B, H, GROUP, M, N, scale, threshold, keep_scale, E, EV,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, MASK_GRAD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr,
 ):  # fmt: skip
@@ -190,7 +221,6 @@ def attention_queries_backward_kernel(
     upstream = _tile(
         grad + batch * grad_strides[0] + head * grad_strides[1], rows, grad_strides[2], columns_ev, grad_strides[3], M, EV
     )
-    row_lse = tl.load(lse + batch_head * M + rows, mask=rows < M, other=0.0)
     row_delta = tl.load(delta + batch_head * M + rows, mask=rows < M, other=0.0)
     if MASK != 0:
         mask += batch * mask_strides[0] + head * mask_strides[1]
@@ -203,7 +233,7 @@ def attention_queries_backward_kernel(
         key = _tile(k + batch * k_strides[0] + shared * k_strides[1], columns, k_strides[2], columns_e, k_strides[3], N, E)
         value = _tile(v + batch * v_strides[0] + shared * v_strides[1], columns, v_strides[2], columns_ev, v_strides[3], N, EV)
         scores = _scores(query, key, mask, rows, columns, mask_strides, M, N, scale, CAUSAL, MASK)
-        weights = tl.exp2(scores - row_lse[:, None])
+        weights = _weights(scores, statistics, batch_head * M + rows, rows < M, B * H * M)
         weight_grad = tl.dot(upstream, tl.trans(value), input_precision="ieee")
         if DROPOUT:
             keep = _kept(seed, batch_head, rows, columns, M, N, threshold)
@@ -217,7 +247,7 @@ def attention_queries_backward_kernel(
     pointers = dq + batch * dq_strides[0] + head * dq_strides[1] + rows.to(tl.int64)[:, None] * dq_strides[2]
     pointers += columns_e[None, :] * dq_strides[3]
     inside = (rows < M)[:, None] & (columns_e < E)[None, :]
-    tl.store(pointers, (result * plain_scale).to(dq.dtype.element_ty), mask=inside)
+    tl.store(pointers, (result * scale).to(dq.dtype.element_ty), mask=inside)
 
 
 def _blocks(tensor: torch.Tensor, M: int, N: int, widest: int, backward: bool) -> dict:
@@ -245,15 +275,15 @@ def _common(q, k, mask, p: float, causal: bool, scale: float) -> tuple[tuple, di
     kind = NO_MASK if mask is None else BOOL_MASK if mask.dtype is torch.bool else FLOAT_MASK
     given = q if mask is None else mask.view(torch.uint8) if kind == BOOL_MASK else mask
     strides = (0, 0, 0, 0) if mask is None else mask.stride()
-    numbers = (q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], scale * LOG2E, round(p * 2**32), 1 / (1 - p))
+    numbers = (q.shape[0], q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], scale, round(p * 2**32), 1 / (1 - p))
     widths = {"BLOCK_E": _tile_size(q.shape[3], 256)}
     return numbers, {"CAUSAL": causal, "MASK": kind, "DROPOUT": p > 0, **widths}, (given, strides)
 
 
 def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, seed: torch.Tensor | None, p: float,
-    causal: bool, scale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    causal: bool, scale: float, training: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Attention of four-dimensional tensors.
 
     Args:
@@ -265,37 +295,46 @@ def attention(
         p: the probability that a weight is dropped, below 1.
         causal: whether query i sees keys 0 to i only.
         scale: of the scores.
+        training: whether a backward may follow.
 
     Returns:
-        (out, lse): out (B, H, M, Ev); lse (B, H, M) fp32, the base-2 logarithm of each row's sum of exponentials, 0 for a row
-        without keys.
+        (out, lost, statistics): out (B, H, M, Ev); for the backward, and empty unless ``training``, lost is what rounding took
+        from out, statistics (2, B, H, M) fp32 each row's largest score and inverse sum (0 and 0 for a row without keys).
     """
     B, H, M, E = q.shape
     N, EV = k.shape[2], v.shape[3]
     strides = (H * M * EV, EV, H * EV, 1) if q.stride(1) < q.stride(2) else row_major((B, H, M, EV))  # q's order of dimensions
     out = new_empty_strided((B, H, M, EV), strides, q.dtype, q.device)
-    lse = new_empty_strided((B, H, M), row_major((B, H, M)), torch.float32, q.device)
+    lost, statistics = q.new_empty(0), q.new_empty(0, dtype=torch.float32)
+    if training:
+        lost = new_empty_strided(out.shape, strides, q.dtype, q.device)
+        statistics = new_empty_strided((2, B, H, M), row_major((2, B, H, M)), torch.float32, q.device)
     numbers, constants, (given, mask_strides) = _common(q, k, mask, p, causal, scale)
     blocks = _blocks(q, M, N, max(E, EV), backward=False)
     launch(
-        attention_forward_kernel, (triton.cdiv(M, blocks["BLOCK_M"]) * B * H,), out, lse, q, k, v, given,
+        attention_forward_kernel, (triton.cdiv(M, blocks["BLOCK_M"]) * B * H,), out, lost, statistics, q, k, v, given,
         q if seed is None else seed, out.stride(), q.stride(), k.stride(), v.stride(), mask_strides, *numbers, E, EV,
-        **constants, BLOCK_EV=_tile_size(EV, 256), **blocks,
+        **constants, TRAINING=training, BLOCK_EV=_tile_size(EV, 256), **blocks,
     )  # fmt: skip
-    return out, lse
+    return out, lost, statistics
 
 
 def attention_backward(
     grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, out: torch.Tensor,
-    lse: torch.Tensor, seed: torch.Tensor | None, p: float, causal: bool, scale: float, mask_grad: bool,
+    lost: torch.Tensor, statistics: torch.Tensor, seed: torch.Tensor | None, p: float, causal: bool, scale: float, mask_grad: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """The gradients of :func:`attention` for ``grad`` of out; other arguments as there.
+
+    Raises:
+        RuntimeError: the forward ran without ``training``.
 
     Returns:
         (dq, dk, dv, dmask); dmask is (B, H, M, N) of the mask's dtype, or empty unless ``mask_grad``.
     """
     B, H, M, E = q.shape
     SHARED, N, EV = k.shape[1], k.shape[2], v.shape[3]
+    if not lost.numel():
+        raise RuntimeError("opgraft::attention was called with training=False, so its backward has nothing to work with")
     dq, dk, dv = (new_empty_strided(t.shape, row_major(t.shape), t.dtype, t.device) for t in (q, k, v))
     shape = (B, H, M, N) if mask_grad else (0,)
     dmask = new_empty_strided(shape, row_major(shape), mask.dtype if mask_grad else q.dtype, q.device)
@@ -306,18 +345,17 @@ def attention_backward(
     seed = q if seed is None else seed
     rows = triton.cdiv(M, blocks["BLOCK_M"])
     launch(
-        attention_delta_kernel, (rows * B * H,), delta, out, grad, out.stride(), grad.stride(), H, M, EV,
+        attention_delta_kernel, (rows * B * H,), delta, out, lost, grad, out.stride(), grad.stride(), H, M, EV,
         BLOCK_M=blocks["BLOCK_M"], **wide,
     )  # fmt: skip
     launch(
-        attention_keys_backward_kernel, (triton.cdiv(N, blocks["BLOCK_N"]) * B * SHARED,), dk, dv, q, k, v, given, seed, grad, lse,
-        delta, dk.stride(), dv.stride(), q.stride(), k.stride(), v.stride(), mask_strides, grad.stride(), *numbers, scale, E, EV,
+        attention_keys_backward_kernel, (triton.cdiv(N, blocks["BLOCK_N"]) * B * SHARED,), dk, dv, q, k, v, given, seed, grad, statistics,
+        delta, dk.stride(), dv.stride(), q.stride(), k.stride(), v.stride(), mask_strides, grad.stride(), *numbers, E, EV,
         **constants, **wide, **blocks,
     )  # fmt: skip
     launch(
-        attention_queries_backward_kernel, (rows * B * H,), dq, dmask if mask_grad else dq, q, k, v, given, seed, grad, lse, delta,
-        dq.stride(), q.stride(), k.stride(), v.stride(), mask_strides, grad.stride(), *numbers, scale, E, EV,
+        attention_queries_backward_kernel, (rows * B * H,), dq, dmask if mask_grad else dq, q, k, v, given, seed, grad, statistics, delta,
+        dq.stride(), q.stride(), k.stride(), v.stride(), mask_strides, grad.stride(), *numbers, E, EV,
         **constants, MASK_GRAD=mask_grad, **wide, **blocks,
     )  # fmt: skip
     return dq, dk, dv, dmask
-

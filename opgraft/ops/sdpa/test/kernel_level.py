@@ -78,8 +78,8 @@ def _particular(profile):
         given = [t.to(profile.device) for t in (qt, kt, vt, up, *rest)]
         m = given[4] if rest else None
         mask_grad = mask == "float"
-        out, lse = forward(*given[:3], m, None, 0.0, causal, 0.3)
-        got = backward(given[3], *given[:3], m, out, lse, None, 0.0, causal, 0.3, mask_grad)
+        out, lost, statistics = forward(*given[:3], m, None, 0.0, causal, 0.3, True)
+        got = backward(given[3], *given[:3], m, out, lost, statistics, None, 0.0, causal, 0.3, mask_grad)
         wide = [t.double().requires_grad_() for t in (qt, kt, vt)]
         extra = [rest[0].double().requires_grad_()] if mask_grad else []
         at = extra[0] if extra else rest[0] if rest else None
@@ -109,12 +109,12 @@ def _particular(profile):
         eye = torch.eye(n).expand(1, 2, n, n)
         seed = torch.tensor([-77], device=profile.device)
         given = [t.to(profile.device) for t in (q, k, eye)]
-        out, lse = forward(*given, None, seed, p, False, 0.3)
+        out, lost, statistics = forward(*given, None, seed, p, False, 0.3, True)
         plain = torch.softmax(q.double() @ k.double().transpose(-1, -2) * 0.3, -1)
         keep = (random_bits_torch(seed.cpu(), 2 * n * n) >= round(p * 2**32)).reshape(1, 2, n, n)
         _compare(out, (plain * keep / (1 - p)).float(), "kept weights")
         up = torch.randn(1, 2, n, n, generator=torch.Generator().manual_seed(3))
-        got = backward(up.to(profile.device), *given, None, out, lse, seed, p, False, 0.3, False)
+        got = backward(up.to(profile.device), *given, None, out, lost, statistics, seed, p, False, 0.3, False)
         wide = [t.double().requires_grad_() for t in (q, k, eye.clone())]
         weights = torch.softmax(wide[0] @ wide[1].transpose(-1, -2) * 0.3, -1) * keep / (1 - p)
         for name, g, w in zip(("dq", "dk", "dv"), got, torch.autograd.grad(weights @ wide[2], wide, up.double())):
@@ -128,9 +128,9 @@ def _particular(profile):
         q, k, v, up = inputs((1, 1, 9, 8), (1, 1, 70, 8), 8)
         for m in (mask, additive):
             given = [t.to(profile.device) for t in (q, k, v, m, up)]
-            out, lse = forward(*given[:4], None, 0.0, False, 0.3)
-            assert not out[:, :, 3:].cpu().any() and out.cpu().isfinite().all() and lse.cpu().isfinite().all()
-            dq, dk, dv, _ = backward(given[4], *given[:4], out, lse, None, 0.0, False, 0.3, False)
+            out, lost, statistics = forward(*given[:4], None, 0.0, False, 0.3, True)
+            assert not out[:, :, 3:].cpu().any() and out.cpu().isfinite().all() and statistics.cpu().isfinite().all()
+            dq, dk, dv, _ = backward(given[4], *given[:4], out, lost, statistics, None, 0.0, False, 0.3, False)
             assert not dq[:, :, 3:].cpu().any() and all(t.cpu().isfinite().all() for t in (dq, dk, dv))
 
     look_at = f"ops/sdpa/kernel/{level}_level.py"
@@ -147,7 +147,7 @@ def _kernel(level):
         if attn_mask is not None:
             attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
         scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-        return KERNELS[level](query, key, value, attn_mask, None, 0.0, is_causal, scale)[0]
+        return KERNELS[level](query, key, value, attn_mask, None, 0.0, is_causal, scale, False)[0]
 
     return sdpa
 
