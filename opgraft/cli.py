@@ -111,6 +111,49 @@ def report(evidence: Evidence = pathlib.Path("evidence")) -> None:
 
 
 @app.command()
+def bench(
+    ops: Operators = None,
+    platform: Platform = "cpu",
+    peer: Annotated[str, typer.Option(help="Also measure peers, comma separated: flaggems.")] = "",
+    rounds: Annotated[int, typer.Option(help="How often the ways take turns.", min=1)] = 7,
+    route: Annotated[bool, typer.Option("--route", help="Write the operators' routing tables from what is measured.")] = False,
+    compare: Annotated[
+        pathlib.Path | None, typer.Option(help="Compare ratios to native with this record; exit 1 if worse.")
+    ] = None,
+    evidence: Evidence = pathlib.Path("evidence"),
+) -> None:
+    """Measure operators beside native and peers in one run: a table, a record, plots.
+
+    Exit code 1 if `--compare` finds a ratio more than 30 % worse than in the baseline (20 % warns). A baseline is a record:
+    copy it to bench/baselines on purpose.
+    """
+    import json
+
+    from opgraft.bench import route as routes
+    from opgraft.bench import run, show
+
+    baseline = json.loads(compare.read_text(encoding="utf-8")) if compare else None
+    peers = tuple(p for p in peer.split(",") if p and p != "native")
+    record = run.run(ops, platform, peers, rounds, route_only=route)
+    console = show.console()
+    console.print(show.table(record))
+    path = run.write(record, evidence, "route" if route else "bench")
+    drawn = path.with_suffix(".png")
+    print(f"{path}\n{drawn}" if show.plots(record, drawn) else f"{path}\nno plots: matplotlib is not installed")
+    for written in routes.write(record) if route else ():
+        print(written)
+    failures: list[str] = []
+    if baseline is not None:
+        warnings, failures = run.compare(record, baseline)
+        for line in warnings:
+            console.print(f"[yellow]worse than the baseline:[/] {line}")
+        for line in failures:
+            console.print(f"[bold red]much worse than the baseline:[/] {line}")
+        print(f"compared with {compare}: {len(failures)} much worse, {len(warnings)} worse")
+    sys.exit(1 if failures else 0)
+
+
+@app.command()
 def new(
     name: Annotated[str, typer.Argument(help="The operator's name, which becomes its folder.")],
     schema: Annotated[str, typer.Option(help='The ATen schema it replaces, as "aten::relu(Tensor self) -> Tensor".')],

@@ -3,10 +3,13 @@
 An operator's ``routes.json`` holds, for each platform that was measured, one entry per shape: what the call looked like
 (its route such as ``decode``, its dtype, further fields, and its size), which of the two was faster, and by how much.
 ``opgraft bench --route`` writes it; nothing is typed in. A call takes the choice of the entry of its route, dtype and fields
-that is nearest in size (of two equally near, the smaller one). Without such an entry the own kernel runs.
+that is nearest in size (of two equally near, the smaller one). On a platform that was measured, a call without such an
+entry goes to native, so that every choice of the own kernel is backed by a measurement; on one that was not, the own
+kernel runs.
 
-The choice can be forced: ``with force("own")`` or ``force("native")``, or ``OPGRAFT_ROUTE=sdpa=native,embedding=own`` in
-the environment. A call that is routed to native is counted like every other that is handed over, with its route.
+The choice can be forced: ``with force("own")`` or ``force("native")``, or in the environment ``OPGRAFT_ROUTE=own`` (every
+operator) or ``OPGRAFT_ROUTE=sdpa=native,embedding=own``, read when the operator is registered. A call that is routed to native
+is counted like every other that is handed over, with its route.
 """
 
 from __future__ import annotations
@@ -20,31 +23,38 @@ import math
 import os
 import pathlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 CHOICES = ("own", "native")
 _forced: contextvars.ContextVar[str | None] = contextvars.ContextVar("opgraft_route", default=None)
+_observed: list[list[tuple[str, Features, str]]] = []
 
 
-@dataclass(frozen=True)
-class Features:
+class Features(NamedTuple):
     """What the routing table knows of a call.
 
     Attributes:
         route: the kind of call, as ``decode``, ``prefill``, ``gather``.
-        dtype: as ``bfloat16``.
+        dtype: of the data; None for a kernel that only moves bits.
         fields: what else must be equal, as ``(("head_dim", 128),)``.
         size: how large it is, in a unit of the operator's; the nearest measured size (by ratio) decides.
     """
 
     route: str
-    dtype: str
+    dtype: torch.dtype | None
     fields: tuple[tuple[str, Any], ...]
     size: int
 
     def __str__(self) -> str:
-        return ", ".join([self.route, self.dtype, *(f"{k} {v}" for k, v in self.fields)])
+        named = [self.route, *([dtype_name(self.dtype)] if self.dtype else []), *(f"{k} {v}" for k, v in self.fields)]
+        return ", ".join(named)
+
+
+def dtype_name(dtype: torch.dtype | None) -> str:
+    """``bfloat16``; empty for None."""
+    return str(dtype).removeprefix("torch.") if dtype else ""
 
 
 @contextlib.contextmanager
@@ -66,13 +76,24 @@ def force(choice: str | None) -> Iterator[None]:
         _forced.reset(token)
 
 
+@contextlib.contextmanager
+def observe() -> Iterator[list[tuple[str, Features, str]]]:
+    """What is asked of the tables inside the block, in every thread: (operator, features, choice)."""
+    seen: list[tuple[str, Features, str]] = []
+    _observed.append(seen)
+    try:
+        yield seen
+    finally:
+        _observed.remove(seen)
+
+
 @functools.cache
 def _from_environment(text: str) -> dict[str, str]:
     forced = {}
     for item in filter(None, text.split(",")):
-        name, _, choice = item.partition("=")
+        name, _, choice = item.rpartition("=")
         if choice not in CHOICES:
-            raise ValueError(f"OPGRAFT_ROUTE is OP=own or OP=native, comma separated; got {item!r}")
+            raise ValueError(f"OPGRAFT_ROUTE is own, native, OP=own or OP=native, comma separated; got {item!r}")
         forced[name.strip()] = choice
     return forced
 
@@ -93,21 +114,33 @@ def table(operator: str, platform: str) -> dict[tuple, tuple[tuple[int, str], ..
     found: dict[tuple, list[tuple[int, str]]] = {}
     measured = json.loads(file.read_text(encoding="utf-8"))["platforms"].get(platform, {"entries": []})
     for entry in measured["entries"]:
-        key = entry["route"], entry["dtype"], tuple(tuple(f) for f in entry["fields"])
+        dtype = getattr(torch, entry["dtype"]) if entry["dtype"] else None
+        key = entry["route"], dtype, tuple(tuple(f) for f in entry["fields"])
         found.setdefault(key, []).append((entry["size"], entry["choice"]))
     return {key: tuple(sorted(entries)) for key, entries in found.items()}
 
 
-def choose(operator: str, platform: str, features: Features) -> str:
-    """``own`` or ``native`` for a call."""
-    forced = _forced.get() or _from_environment(os.environ.get("OPGRAFT_ROUTE", "")).get(operator)
-    if forced:
-        return forced
-    entries = table(operator, platform).get((features.route, features.dtype, features.fields))
+@functools.lru_cache(maxsize=1 << 14)
+def _by_table(operator: str, platform: str, features: Features) -> str:
+    whole = table(operator, platform)
+    entries = whole.get(features[:3])
     if not entries:
-        return "own"
+        return "native" if whole else "own"
     size = math.log(max(features.size, 1))
     return min(entries, key=lambda entry: abs(math.log(max(entry[0], 1)) - size))[1]
+
+
+def choose(operator: str, platform: str, features: Features, from_environment: str | None = None) -> str:
+    """``own`` or ``native`` for a call."""
+    choice = _forced.get() or from_environment or _by_table(operator, platform, features)
+    for seen in _observed:
+        seen.append((operator, features, choice))
+    return choice
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _reason(features: Features) -> str:
+    return f"routed to native: {features}"
 
 
 def routed(operator: str, override, platform: str):
@@ -115,12 +148,15 @@ def routed(operator: str, override, platform: str):
     if override.features is None:
         return override
     unsupported, features = override.unsupported, override.features
+    forced = _from_environment(os.environ.get("OPGRAFT_ROUTE", ""))
+    whose = override.routes or operator
+    from_environment = forced.get(operator) or forced.get("")
 
     def unsupported_or_routed(*args, **kwargs) -> str | None:
         reason = unsupported(*args, **kwargs)
         if reason is not None:
             return reason
         call = features(*args, **kwargs)
-        return f"routed to native: {call}" if choose(operator, platform, call) == "native" else None
+        return _reason(call) if choose(whose, platform, call, from_environment) == "native" else None
 
     return dataclasses.replace(override, unsupported=unsupported_or_routed)

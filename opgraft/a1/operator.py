@@ -71,6 +71,7 @@ class Override:
         backward: whether this is the derivative of another override, which autograd calls: such calls are counted apart.
         features: for an operator whose kernel does not win everywhere: called with the same arguments, describes the
             call for the routing table (:mod:`opgraft.routing`).
+        routes: the operator whose table that is, if another's: those that share the copy engine share copy_'s.
     """
 
     schema: str
@@ -80,6 +81,7 @@ class Override:
     prefer: str | None = None
     backward: bool = False
     features: Callable[..., Features] | None = None
+    routes: str | None = None
 
     def kernel_for(self, profile) -> Kernel:
         """The kernel that serves a platform: of its kernel level, or of the level this override prefers."""

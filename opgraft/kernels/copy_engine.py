@@ -1,25 +1,32 @@
 """The strided copy engine that clone, copy_, contiguous and type_as share.
 
-A copy is planned on the host and runs as one of two kernels:
+A copy is planned on the host, once per signature, and runs as one of three kernels:
 
 * flat: both sides are one dense run. Bytes moved: each once in, once out. A copy without a cast moves the widest
   integer words that the sizes and addresses allow, so its dtype does not matter.
-* strided: up to :data:`MAX_RANK` dimensions after collapsing, each element's offsets computed from its linear
-  index in the destination's order, so stores coalesce; stride 0 in the source broadcasts.
+* tiled: two of the dimensions left after collapsing make tiles: the destination's fastest, and the source's fastest if
+  that is another one (a transpose: loads and stores both coalesce, the compiler turns the tile around in shared memory),
+  else one along which the source is broadcast (each source element is read once a tile), else the next one (rows).
+  The others are resolved once a program. Bytes moved: each once in, once out.
+* strided: where such a tile would be tiny, each element's offsets are computed from its linear index in the destination's
+  order, so stores coalesce.
 
 Index width: 32 bits where the largest offset and the block after the last element fit, else 64.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
+from opgraft.routing import Features
+
 from .geometry import span
-from .launch import block_size, launch, words
+from .launch import Launch, block_size, interpreted, kept
 
 MAX_RANK = 8
 
@@ -76,6 +83,37 @@ def flat_copy_kernel(dst, src, numel, BOOL: tl.constexpr, WIDE: tl.constexpr, BL
     mask = offsets < numel
     value = tl.load(src + offsets, mask=mask)
     tl.store(dst + offsets, convert(value, dst.dtype.element_ty, BOOL), mask=mask)
+
+
+@triton.jit
+def tile_copy_kernel(
+    dst, src, p_size, q_size, dst_p, dst_q, src_p, src_q, p_tiles, q_tiles, sizes, dst_strides, src_strides,
+    RANK: tl.constexpr, ONE_P: tl.constexpr, ONE_Q: tl.constexpr, BOOL: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """A (BLOCK_P, BLOCK_Q) tile over two dimensions, at one place of the RANK others; ONE_P, ONE_Q: the source's stride there
+    is 0, so one element serves the whole tile."""
+    program = tl.program_id(0)
+    if WIDE:
+        program = program.to(tl.int64)
+    outer = program // (p_tiles * q_tiles)
+    tile = program % (p_tiles * q_tiles)
+    dst_start, src_start = offsets_of(outer, sizes, dst_strides, src_strides, RANK)
+    p = tile // q_tiles * BLOCK_P + tl.arange(0, BLOCK_P)
+    q = tile % q_tiles * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    if ONE_P:
+        from_p = tl.zeros([1], p.dtype)
+    else:
+        from_p = p
+    if ONE_Q:
+        from_q = tl.zeros([1], q.dtype)
+    else:
+        from_q = q
+    inside = (from_p < p_size)[:, None] & (from_q < q_size)[None, :]
+    value = tl.load(src + src_start + from_p[:, None] * src_p + from_q[None, :] * src_q, mask=inside)
+    value = tl.broadcast_to(convert(value, dst.dtype.element_ty, BOOL), [BLOCK_P, BLOCK_Q])
+    inside = (p < p_size)[:, None] & (q < q_size)[None, :]
+    tl.store(dst + dst_start + p[:, None] * dst_p + q[None, :] * dst_q, value, mask=inside)
 
 
 @triton.jit
@@ -146,6 +184,14 @@ def unsupported(dst_dtype: torch.dtype, src: torch.Tensor) -> str | None:
     return None
 
 
+def features(dtype: torch.dtype, src: torch.Tensor, dense: bool, numel: int) -> Features:
+    """What the routing table of the copy engine knows of a copy: dense, broadcasting or otherwise permuted; the elements'
+    widths in bytes; size is the bytes written."""
+    to, frm = dtype.itemsize, src.dtype.itemsize
+    route = "dense" if dense else "broadcast" if numel != src.numel() or 0 in src.stride() else "permuted"
+    return Features(route if dtype == src.dtype else f"{route} cast", None, (("from", frm), ("to", to)), numel * to)
+
+
 def copy(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
     """Copy ``src`` into ``dst``, converting the dtype; returns ``dst``.
 
@@ -155,30 +201,110 @@ def copy(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
 
     Both as :func:`unsupported` allows, without overlap between them. Bits are moved unchanged where the dtypes are equal.
     """
-    numel = dst.numel()
-    if numel == 0:
-        return dst
+    if dst.numel():
+        aligned = (dst.data_ptr() | src.data_ptr()) & 7
+        key = (dst.dtype, src.dtype, dst.shape, dst.stride(), src.stride(), aligned, dst.device)
+        kept(_launches, key, _launch, dst, src, aligned)(dst, src)
+    return dst
+
+
+_launches: dict = {}
+
+
+def _launch(dst: torch.Tensor, src: torch.Tensor, aligned: int) -> Launch:
+    """The launch for a copy of this signature; ``aligned`` has the low bits of both addresses."""
     steps = plan(dst.shape, dst.stride(), src.stride())
     if len(steps.sizes) > MAX_RANK:
         raise ValueError(f"copy of rank {len(steps.sizes)} after collapsing; the engine takes {MAX_RANK}")
+    boolean = dst.dtype is torch.bool and dst.dtype != src.dtype
+    words: tuple[int | None, ...] = (1 if boolean else None, 1 if src.dtype is torch.bool else None)
     if dst.dtype == src.dtype:
-        to, frm, steps, numel = _as_words(dst, src, steps, numel)
-        boolean = False
-    else:
-        to, frm = dst, src
-        boolean = dst.dtype is torch.bool
-        if src.dtype is torch.bool:
-            frm = words(src, 1)
-        if boolean:
-            to = words(dst, 1)
-    block = block_size(numel, dst.device)
-    grid = (triton.cdiv(numel, block),)
+        steps, width = _as_words(dst.dtype.itemsize, steps, aligned)
+        words = (width, width)
+    numel = math.prod(steps.sizes)
+    block, warps = block_size(numel, dst.device), 4
+    if steps.flat and dst.dtype == src.dtype and not interpreted(dst.device):
+        block, warps = 4096 // width, 8  # 16 bytes a thread
     wide = needs_64_bit(steps, numel + block)
     if steps.flat:
-        launch(flat_copy_kernel, grid, to, frm, numel, BOOL=boolean, WIDE=wide, BLOCK=block)
+        grid = (triton.cdiv(numel, block),)
+        return Launch(flat_copy_kernel, grid, numel, words=words, BOOL=boolean, WIDE=wide, BLOCK=block, num_warps=warps)
+    width = max(words[0] or dst.dtype.itemsize, words[1] or src.dtype.itemsize)
+    tiles = _interpreted_tiles(steps) if interpreted(dst.device) else _tiles(steps, width)
+    if tiles is None:
+        grid = (triton.cdiv(numel, block),)
+        rank = len(steps.sizes)
+        return Launch(strided_copy_kernel, grid, numel, *steps, words=words, RANK=rank, BOOL=boolean, WIDE=wide, BLOCK=block)
+    p, q, block_p, block_q, warps = tiles
+    sizes, to, frm = steps
+    outer = [i for i in range(len(sizes)) if i not in (p, q)]
+    size_p, to_p, from_p = (1, 0, 0) if p is None else (sizes[p], to[p], frm[p])
+    tiles_p, tiles_q = triton.cdiv(size_p, block_p), triton.cdiv(sizes[q], block_q)
+    return Launch(
+        tile_copy_kernel, (tiles_p * tiles_q * math.prod(sizes[i] for i in outer),), size_p, sizes[q], to_p, to[q], from_p, frm[q],
+        tiles_p, tiles_q, *(tuple(values[i] for i in outer) or (1,) for values in steps), words=words, RANK=len(outer),
+        ONE_P=from_p == 0, ONE_Q=frm[q] == 0, BOOL=boolean, WIDE=wide, BLOCK_P=block_p, BLOCK_Q=block_q, num_warps=warps,
+    )  # fmt: skip
+
+
+def _tile_dimensions(steps: Plan) -> tuple[int | None, int]:
+    """The dimensions that tiles span: (the source's fastest or a broadcast or the next one, the destination's fastest)."""
+    q = len(steps.sizes) - 1
+    strides = steps.src_strides
+    fastest = min((i for i, s in enumerate(strides) if s), key=lambda i: (strides[i], i != q), default=q)
+    if fastest != q:
+        return fastest, q
+    broadcast = [i for i in range(q) if strides[i] == 0]
+    return (broadcast[-1] if broadcast else q - 1 if q else None), q
+
+
+#: Tiles of a transpose by the width of an element in bytes: (along the source's fastest, along the destination's, warps).
+TRANSPOSING = {1: (128, 64, 4), 2: (128, 128, 8), 4: (64, 64, 8), 8: (32, 32, 8)}
+#: The same where 128 does not divide the sizes, and where rows do not start at multiples of 16 bytes.
+RAGGED, UNALIGNED = (64, 64, 8), (32, 128, 4)
+ROW_TILE_BYTES, BROADCAST_ROWS, LEAST_TILE = 2048, 8, 256
+
+
+def _tiles(steps: Plan, width: int) -> tuple[int | None, int, int, int, int] | None:
+    """(p, q, block p, block q, warps) for a compiled kernel, measured on an H200 (bench/NOTES.md); None if tiles would be tiny."""
+    p, q = _tile_dimensions(steps)
+    size_p, size_q = 1 if p is None else steps.sizes[p], steps.sizes[q]
+    from_p, from_q = 0 if p is None else steps.src_strides[p], steps.src_strides[q]
+    most_p, most_q = triton.next_power_of_2(size_p), triton.next_power_of_2(size_q)
+    if p is not None and 0 < from_p < from_q:
+        block_p, block_q, warps = TRANSPOSING[width]
+        if width == 2 and (size_p % 128 or size_q % 128):
+            block_p, block_q, warps = RAGGED
+        if width <= 2 and (from_q * width % 16 or steps.dst_strides[p] * width % 16):
+            block_p, block_q, warps = UNALIGNED
+    elif p is not None and from_p == 0:
+        block_p, block_q, warps = BROADCAST_ROWS, 1024 // width, 8
+    elif from_q == 0:
+        block_p, block_q, warps = 1, 16384 // width, 8
     else:
-        launch(strided_copy_kernel, grid, to, frm, numel, *steps, RANK=len(steps.sizes), BOOL=boolean, WIDE=wide, BLOCK=block)
-    return dst
+        block_q, warps = min(ROW_TILE_BYTES // width, most_q), 4
+        block_p = ROW_TILE_BYTES // width // block_q
+    area = block_p * block_q
+    block_p, block_q = min(block_p, most_p), min(block_q, most_q)
+    block_p = min(most_p, max(block_p, area // block_q))
+    block_q = min(most_q, max(block_q, area // block_p))
+    if block_p * block_q < LEAST_TILE and len(steps.sizes) > 2:
+        return None
+    return p, q, block_p, block_q, warps
+
+
+def _interpreted_tiles(steps: Plan) -> tuple[int | None, int, int, int, int] | None:
+    """The same for the interpreter, which pays about a millisecond a program: few tiles, but with tails."""
+    p, q = _tile_dimensions(steps)
+    size_p, size_q = 1 if p is None else steps.sizes[p], steps.sizes[q]
+    outer = math.prod(steps.sizes) // (size_p * size_q)
+    most_p, most_q = triton.next_power_of_2(size_p), triton.next_power_of_2(size_q)
+    block_p, block_q = min(32, most_p), min(32, most_q)
+    while outer * triton.cdiv(size_p, block_p) * triton.cdiv(size_q, block_q) > 64:
+        if (block_p, block_q) == (most_p, most_q):
+            return None
+        block_p, block_q = min(2 * block_p, most_p), min(2 * block_q, most_q)
+    return p, q, block_p, block_q, 4
 
 
 def needs_64_bit(steps: Plan, last: int) -> bool:
@@ -209,15 +335,13 @@ def _byte_range(tensor: torch.Tensor) -> tuple[int, int]:
     return low, low + span(tensor.shape, tensor.stride()) * tensor.dtype.itemsize
 
 
-def _as_words(dst: torch.Tensor, src: torch.Tensor, steps: Plan, numel: int):
-    """The same copy in integer words: as wide as possible for a dense run, else of the element's own width."""
-    size = dst.dtype.itemsize
+def _as_words(size: int, steps: Plan, aligned: int) -> tuple[Plan, int]:
+    """The same copy in integer words, and their width: as wide as possible for a dense run, else of the element's own size."""
+    sizes, d, s = steps
     if steps.flat:
-        nbytes = numel * size
-        width = next(w for w in (8, 4, 2, 1) if not (nbytes % w or dst.data_ptr() % w or src.data_ptr() % w))
-        return words(dst, width), words(src, width), Plan((nbytes // width,), (1,), (1,)), nbytes // width
+        nbytes = sizes[0] * size
+        width = next(w for w in (8, 4, 2, 1) if not (nbytes | aligned) % w)
+        return Plan((nbytes // width,), (1,), (1,)), width
     if size == 16:  # complex128: two words an element
-        sizes, d, s = steps
-        steps = Plan((*sizes, 2), (*(2 * n for n in d), 1), (*(2 * n for n in s), 1))
-        return words(dst, 8), words(src, 8), steps, 2 * numel
-    return words(dst, size), words(src, size), steps, numel
+        return Plan((*sizes, 2), (*(2 * n for n in d), 1), (*(2 * n for n in s), 1)), 8
+    return steps, size

@@ -1,39 +1,36 @@
-"""The one launcher: every Triton kernel of the library goes through :func:`launch`.
+"""The one launcher: every Triton kernel of the library goes through a :class:`Launch`.
 
 It skips empty grids, enters the device's context, and chooses how the kernel runs: compiled on a real
 device; through the Triton interpreter, on the tensors' own memory, on the simulated device and on the CPU.
+
+Triton's own launcher takes 10 to 60 µs of host time a call on an H200's host, since it binds, specialises and hashes every
+argument anew. A ``Launch`` holds everything about a call but its tensors, so an operator that keeps its launches
+(:func:`kept`) pays for that once per signature; after that a call looks up the compiled kernel by the addresses' alignment
+and hands addresses to it. Nothing is tuned inside a user's call, and nothing waits for the device.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import sys
-import threading
+from collections.abc import Callable, Hashable
+from typing import TypeVar
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
-from triton._C.libtriton import ir
-from triton.runtime import interpreter
-from triton.runtime.interpreter import GridExecutor, InterpretedFunction
-from triton.runtime.jit import JITFunction, TensorWrapper, mangle_type
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction, TensorWrapper
 
 from opgraft import sim
 from opgraft.sim import guard, memory
 
+from .interpret import interpret
+
 #: Integer dtypes by width in bytes: what a kernel that only moves bits reads and writes.
 WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
-
-_interpreting = threading.RLock()
-_triton_convert_float = interpreter._convert_float
-_triton_dot = interpreter.InterpreterBuilder.create_dot
-
-
-def words(tensor: torch.Tensor, width: int) -> TensorWrapper:
-    """The tensor's memory as integers of ``width`` bytes (1, 2, 4 or 8), for kernels that only move bits."""
-    return TensorWrapper(tensor, WORDS[width])
+_OPTIONS = ("num_warps", "num_stages")
+_MOST_KEPT = 4096
+T = TypeVar("T")
 
 
 def interpreted(device: torch.device) -> bool:
@@ -52,41 +49,105 @@ def block_size(numel: int, device: torch.device, compiled: int = 1024) -> int:
     return min(max(1024, triton.next_power_of_2(numel // 64 + 1)), 1 << 20)
 
 
-def launch(kernel: JITFunction, grid: tuple[int, ...], *args, **meta) -> None:
-    """Run ``kernel`` over ``grid`` programs, on the device of the first tensor argument.
+def kept(launches: dict[Hashable, T], key: Hashable, make: Callable[..., T], *args) -> T:
+    """The launches of a call's signature, made at the first one. ``key`` holds all that ``make(*args)`` depends on."""
+    found = launches.get(key)
+    if found is None:
+        if len(launches) >= _MOST_KEPT:
+            launches.clear()
+        found = launches[key] = make(*args)
+    return found
+
+
+class Launch:
+    """A kernel with its grid and all its arguments but the tensors, which come first. Call it with those.
 
     Args:
         kernel: a ``@triton.jit`` function.
         grid: one to three program counts; nothing runs if one of them is 0.
-        args: tensors, :func:`words` of tensors, numbers and tuples of numbers, in the kernel's order.
+        numbers: numbers and tuples of numbers, in the kernel's order after its tensors.
+        words: for a kernel that only moves bits, by the tensors' positions the width in bytes (1, 2, 4 or 8) of the
+            integers as which it sees their memory; None for a tensor that keeps its dtype.
         meta: ``constexpr`` arguments, and ``num_warps``/``num_stages`` for compiled kernels.
-
-    Raises:
-        RuntimeError: tensors on several devices.
-        opgraft.sim.MemoryFault: on the simulated device, the kernel wrote outside its tensors.
     """
-    if 0 in grid:
-        return
-    tensors = [a.base if isinstance(a, TensorWrapper) else a for a in args if isinstance(a, (torch.Tensor, TensorWrapper))]
-    device = tensors[0].device
-    if any(t.device != device for t in tensors):
-        raise RuntimeError(f"kernel {kernel.fn.__name__}: tensors on several devices: {[str(t.device) for t in tensors]}")
-    if device.type == "cpu":
-        _interpret(kernel, grid, args, meta)
-        return
-    backend = torch.get_device_module(device)
-    if backend.current_device() == device.index:
-        _run(kernel, grid, device, tensors, args, meta)
-    else:
-        with backend.device(device.index):
-            _run(kernel, grid, device, tensors, args, meta)
+
+    def __init__(self, kernel: JITFunction, grid: tuple[int, ...], *numbers, words: tuple[int | None, ...] = (), **meta):
+        self.kernel, self.grid, self.numbers, self.words, self.meta = kernel, grid, numbers, words, meta
+        self._empty = 0 in grid
+        self._three = (*grid, 1, 1)[:3]
+        self._rest = (*numbers, *(meta[name] for name in kernel.arg_names if name in meta))
+        self._compiled: dict[tuple, Callable] = {}
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        """Run it on the device of the first tensor, on its current stream. Their dtypes must be those of the first call.
+
+        Raises:
+            RuntimeError: tensors on several devices.
+            opgraft.sim.MemoryFault: on the simulated device, the kernel wrote outside its tensors.
+        """
+        if self._empty:
+            return
+        device = tensors[0].device
+        index = tensors[0].get_device()
+        for tensor in tensors:
+            if tensor.get_device() != index:
+                devices = [str(t.device) for t in tensors]
+                raise RuntimeError(f"kernel {self.kernel.fn.__name__}: tensors on several devices: {devices}")
+        if index < 0:
+            interpret(self.kernel, self.grid, self._arguments(tensors), self._constants())
+        elif _current_device(device.type)() == index:
+            self._run(device, tensors)
+        else:
+            with torch.get_device_module(device).device(index):
+                self._run(device, tensors)
+
+    def _run(self, device: torch.device, tensors: tuple[torch.Tensor, ...]) -> None:
+        addresses = [t.data_ptr() for t in tensors]
+        key = (device.index, *[a & 15 for a in addresses])
+        run = self._compiled.get(key)
+        if run is None or _hooked():
+            if sim.active(device.type):
+                run_on_simulated(self.kernel, self.grid, tensors, self._arguments(tensors), self._constants())
+                return
+            compiled = self.kernel[self.grid](*self._arguments(tensors), **self.meta)
+            self._compiled[key] = _with_stream(compiled, self._three)
+            return
+        run(driver.active.get_current_stream(device.index), addresses, self._rest)
+
+    def _arguments(self, tensors: tuple[torch.Tensor, ...]) -> tuple:
+        widths = (*self.words, *[None] * len(tensors))
+        return (*[t if w is None else TensorWrapper(t, WORDS[w]) for t, w in zip(tensors, widths)], *self.numbers)
+
+    def _constants(self) -> dict:
+        return {name: value for name, value in self.meta.items() if name not in _OPTIONS}
 
 
-def _run(kernel, grid, device, tensors, args, meta) -> None:
-    if sim.active(device.type):
-        run_on_simulated(kernel, grid, tensors, args, meta)
-    else:
-        kernel[grid](*args, **meta)
+@functools.cache
+def _current_device(device_type: str) -> Callable[[], int]:
+    return torch.get_device_module(device_type).current_device
+
+
+def _with_stream(compiled, grid: tuple[int, int, int]) -> Callable[[int, list[int], tuple], None]:
+    """A compiled kernel as a function of (stream, addresses, the other arguments)."""
+    run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+    scratch = getattr(run, "global_scratch_size", 1) or getattr(run, "profile_scratch_size", 1)
+    if triton.__version__.startswith("3.6.") and type(run).__name__ == "CudaLauncher" and not scratch:
+        # What CudaLauncher.__call__ of this version calls when no scratch memory is needed: 2 µs less (bench/NOTES.md).
+        launch, options = run.launch, (run.launch_cooperative_grid, run.launch_pdl, None, None, metadata, None, None, None)
+        return lambda stream, addresses, rest: launch(*grid, stream, function, *options, *addresses, *rest)
+    return lambda stream, addresses, rest: run(*grid, stream, function, metadata, None, None, None, *addresses, *rest)
+
+
+def _hooked() -> bool:
+    """Whether a profiler hooked Triton's launches (a chain of calls, or None in older versions): then Triton's own path runs."""
+    hook = triton.knobs.runtime.launch_enter_hook
+    return bool(getattr(hook, "calls", hook))
+
+
+def launch(kernel: JITFunction, grid: tuple[int, ...], *args, **meta) -> None:
+    """Run ``kernel`` once: :class:`Launch` with its tensors and numbers in one row, tensors first."""
+    number = next((i for i, a in enumerate(args) if not isinstance(a, torch.Tensor)), len(args))
+    Launch(kernel, grid, *args[number:], **meta)(*args[:number])
 
 
 def run_on_simulated(kernel, grid, tensors, args, meta) -> None:
@@ -105,138 +166,5 @@ def run_on_simulated(kernel, grid, tensors, args, meta) -> None:
                 "enter the tensor's device first (opgraft.kernels.launch does)"
             )
         memory.host_alias(tensor)
-    _interpret(kernel, grid, args, meta)
+    interpret(kernel, grid, args, meta)
     memory.check_tensors(tensors, name)
-
-
-def _convert_float(data: np.ndarray, source: tl.dtype, target: tl.dtype, rounding_mode) -> np.ndarray:
-    """The interpreter's conversion between floating-point formats held as bits, rounding to nearest even.
-
-    Triton's own (3.6 and 3.9) truncates fp32 to bf16 where compiled kernels round, so it is replaced while
-    kernels are interpreted; other rounding modes stay Triton's.
-    """
-    formats = {tl.bfloat16: torch.bfloat16, tl.float16: torch.float16, tl.float32: torch.float32}
-    if rounding_mode not in (None, ir.ROUNDING_MODE.RTNE) or not {source, target} <= formats.keys():
-        return _triton_convert_float(data, source, target, rounding_mode)
-    bits = {16: torch.int16, 32: torch.int32}
-    signed = torch.from_numpy(np.ascontiguousarray(data).view(f"i{source.primitive_bitwidth // 8}").reshape(-1))
-    converted = signed.view(formats[source]).to(formats[target]).view(bits[target.primitive_bitwidth])
-    return converted.numpy().view(f"u{target.primitive_bitwidth // 8}").reshape(data.shape)
-
-
-def _dot(builder, a, b, d, *rest):
-    """``tl.dot`` of bf16 operands in fp32, which holds their products; Triton's (3.6 and 3.9) multiplies their bits."""
-
-    def widened(operand):
-        if operand.dtype.scalar != tl.bfloat16:
-            return operand
-        data = _convert_float(operand.data, tl.bfloat16, tl.float32, None).view(np.float32)
-        return interpreter.TensorHandle(data, tl.float32)
-
-    return _triton_dot(builder, widened(a), widened(b), d, *rest)
-
-
-class _InPlaceExecutor(GridExecutor):
-    """The interpreter's executor without its copies to and from the host: the memory is the host's already."""
-
-    def _init_args_hst(self, args_dev, kwargs):
-        return args_dev, kwargs
-
-    def _restore_args_dev(self, args_dev, args_hst, kwargs, kwargs_hst):
-        return None
-
-
-@functools.cache
-def _interpreted_function(kernel: _Identity) -> InterpretedFunction:
-    return InterpretedFunction(kernel.function.fn)
-
-
-class _Identity:
-    """A dictionary key for a JITFunction, whose own hash compiles it."""
-
-    def __init__(self, function: JITFunction):
-        self.function = function
-
-    def __hash__(self):
-        return id(self.function)
-
-    def __eq__(self, other):
-        return self.function is other.function
-
-
-@functools.cache
-def _namespaces(kernel: _Identity) -> list[dict]:
-    """Every namespace in which the kernel, its helpers or triton.language may find a JIT function."""
-    mangle_type(torch.empty(0, device="cpu"))  # Triton finishes importing its language modules here
-    spaces = [vars(m) for n, m in list(sys.modules.items()) if n.startswith("triton.language") and m is not None]
-    waiting, seen = [kernel.function], set()
-    while waiting:
-        function = waiting.pop()
-        space = function.fn.__globals__
-        if id(space) not in seen:
-            seen.add(id(space))
-            spaces.append(space)
-            waiting.extend(v for v in space.values() if isinstance(v, JITFunction))
-    return spaces
-
-
-@functools.cache
-def _language(kernel: _Identity) -> list:
-    """The modules of triton.language and the classes they define: what Triton's interpreter patches."""
-    _namespaces(kernel)  # by now Triton has imported all of them
-    modules = [m for n, m in list(sys.modules.items()) if n.startswith("triton.language") and m is not None]
-    classes = {c for m in modules for c in vars(m).values() if isinstance(c, type) and c.__module__.startswith("triton.")}
-    return [*modules, *classes]
-
-
-_left_patched: dict[_Identity, list[tuple]] = {}
-
-
-@contextlib.contextmanager
-def _language_restored(kernel: _Identity):
-    """Undo what the interpreter leaves patched (3.6: everything; 3.9: what device functions patch), so that kernels
-    still compile in this process afterwards.
-
-    What a kernel's interpretation leaves changed is found by comparing everything, once; after that only those names are
-    put back. Names that it adds stay: functions that were rewritten for interpretation need them.
-    """
-    before = None if kernel in _left_patched else [(target, dict(vars(target))) for target in _language(kernel)]
-    try:
-        yield
-    finally:
-        if before is not None:
-            _left_patched[kernel] = [
-                (target, name, original)
-                for target, saved in before
-                for name, original in saved.items()
-                if vars(target).get(name) is not original
-            ]
-        for target, name, original in _left_patched[kernel]:
-            setattr(target, name, original)
-
-
-def _interpret(kernel: JITFunction, grid, args, meta) -> None:
-    """Interpret one launch.
-
-    ``@triton.jit`` decided at import that these functions compile, so for the length of the launch every JIT
-    function the kernel can name is replaced by its interpreted twin. This does not need TRITON_INTERPRET, and
-    kernels keep compiling in the same process.
-    """
-    key = _Identity(kernel)
-    with _interpreting, _language_restored(key):
-        replaced = [(vars(interpreter), "_convert_float", _triton_convert_float)]
-        interpreter._convert_float = _convert_float
-        interpreter.InterpreterBuilder.create_dot = _dot
-        for space in _namespaces(key):
-            for name, value in list(space.items()):
-                if isinstance(value, JITFunction):
-                    replaced.append((space, name, value))
-                    space[name] = _interpreted_function(_Identity(value))
-        try:
-            function = _interpreted_function(key)
-            with np.errstate(all="ignore"):  # casts of NaN and out of range values are the kernel's business
-                _InPlaceExecutor(function.rewrite(), function.arg_names, grid)(*args, **meta)
-        finally:
-            interpreter.InterpreterBuilder.create_dot = _triton_dot
-            for space, name, value in replaced:
-                space[name] = value

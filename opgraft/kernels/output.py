@@ -9,7 +9,12 @@ import torch
 
 from .geometry import span
 
-_state = threading.local()
+
+class _State(threading.local):
+    guard = None
+
+
+_state = _State()
 ZONE_BYTES = 256
 
 
@@ -17,7 +22,9 @@ def new_like(
     tensor: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """An uninitialised tensor with the size, device, dtype (or ``dtype``) and, for the memory format, strides native gives."""
-    if getattr(_state, "guard", None) is None:
+    if _state.guard is None:
+        if dtype is None and memory_format is torch.preserve_format:
+            return torch.empty_like(tensor)  # half a µs less than with keywords
         return torch.empty_like(tensor, memory_format=memory_format, dtype=dtype)
     shape = torch.empty_like(tensor, memory_format=memory_format, dtype=dtype, device="meta")
     return new_empty_strided(shape.shape, shape.stride(), shape.dtype, tensor.device)
@@ -25,7 +32,7 @@ def new_like(
 
 def new_empty_strided(size, stride, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """An uninitialised tensor with this geometry."""
-    guard = getattr(_state, "guard", None)
+    guard = _state.guard
     if guard is None:
         return torch.empty_strided(size, stride, dtype=dtype, device=device)
     return guard.new(size, stride, dtype, device)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import opgraft
-from opgraft.kernels.philox import draw_seed, random_bits_torch
+from opgraft.kernels.philox import draw_seed, keeps
 from opgraft.verify.compare import assert_same
 
 transformers = pytest.importorskip("transformers")
@@ -41,7 +41,7 @@ def our_masks_in_plain_pytorch():
     def dropout(x, p=0.5, training=True, inplace=False):
         if not training or p == 0:
             return x
-        keep = (random_bits_torch(draw_seed(x.device), x.numel()) >= round(p * 2**32)).reshape(x.shape)
+        keep = keeps(draw_seed(x.device), x.numel(), p).reshape(x.shape)
         wide = torch.float64 if x.dtype is torch.float64 else torch.float32
         return (x.to(wide) * (keep.to(wide) / (1 - p))).to(x.dtype)
 

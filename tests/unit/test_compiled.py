@@ -5,9 +5,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from opgraft.kernels.copy_engine import flat_copy_kernel, strided_copy_kernel
+from opgraft.kernels.copy_engine import flat_copy_kernel, strided_copy_kernel, tile_copy_kernel
 from opgraft.ops.dropout.kernel.triton_level import masked_scale_kernel
-from opgraft.ops.embedding.kernel.triton_level import chunk_sums_kernel, gather_kernel, row_bounds_kernel, row_sums_kernel
+from opgraft.ops.embedding.kernel.triton_level import (
+    chunk_sums_kernel,
+    gather_kernel,
+    narrow_kernel,
+    row_bounds_kernel,
+    row_sums_kernel,
+)
 from opgraft.ops.sdpa.kernel.triton_level import (
     attention_delta_kernel,
     attention_forward_kernel,
@@ -33,59 +39,37 @@ def strided(dst, src, rank, wide):
     return strided_copy_kernel, (dst, src, index, dims, dims, dims), dict(RANK=rank, BOOL=False, WIDE=wide, BLOCK=1024)
 
 
+def tile(dst, src, rank, wide, p, q, one_p=False, one_q=False):
+    index = "i64" if wide else "i32"
+    dims = (index,) * max(rank, 1)
+    given = (dst, src, *(index,) * 6, "i32", "i32", dims, dims, dims)
+    return tile_copy_kernel, given, dict(RANK=rank, ONE_P=one_p, ONE_Q=one_q, BOOL=False, WIDE=wide, BLOCK_P=p, BLOCK_Q=q)
+
+
 def dropout(dtype, rank, wide=True):
     index = ("i64" if wide else "i32",) * rank
-    arguments = (dtype, dtype, "*i64", index[0], "i64", "fp32", "fp32", index, index, index)
+    index = index or ("i64" if wide else "i32",)
+    arguments = (dtype, dtype, "*i64", index[0], "i32", "fp32", "fp32", index, index, index)
     return masked_scale_kernel, arguments, dict(RANK=rank, WIDE=wide, BLOCK=1024)
 
 
 FOUR = ("i64",) * 4
-NUMBERS = ("i32", "i32", "i32", "i32", "i32", "fp32", "i64", "fp32")
+NUMBERS = ("i32", "i32", "i32", "i32", "i32", "fp32", "i32", "fp32")
 
 
 def attention(kernel, dtype, mask, block, **constants):
     """A launch of the forward or of one of the backward kernels, as wide heads and long tables need it."""
-    mask_pointer = {0: dtype, 1: "*u8", 2: "*fp32"}[mask]
+    mask_pointer = {0: dtype, 1: "*i8", 2: "*fp32"}[mask]
     constants = (
         dict(CAUSAL=True, MASK=mask, DROPOUT=mask == 2, BLOCK_M=32, BLOCK_N=32, BLOCK_E=block, BLOCK_EV=block) | constants
     )
     if kernel is attention_forward_kernel:
         constants["TRAINING"] = mask != 1
-        given = (
-            dtype,
-            dtype,
-            "*fp32",
-            dtype,
-            dtype,
-            dtype,
-            mask_pointer,
-            "*i64",
-            FOUR,
-            FOUR,
-            FOUR,
-            FOUR,
-            FOUR,
-            *NUMBERS,
-            "i32",
-            "i32",
-        )
+        given = (dtype, dtype, "*fp32", dtype, dtype, dtype, mask_pointer, "*i64", *(FOUR,) * 5, *NUMBERS, "i32", "i32")
     elif kernel is attention_keys_backward_kernel:
         given = (*(dtype,) * 5, mask_pointer, "*i64", dtype, "*fp32", "*fp32", *(FOUR,) * 7, *NUMBERS, "i32", "i32")
     else:
-        given = (
-            dtype,
-            dtype,
-            *(dtype,) * 3,
-            mask_pointer,
-            "*i64",
-            dtype,
-            "*fp32",
-            "*fp32",
-            *(FOUR,) * 6,
-            *NUMBERS,
-            "i32",
-            "i32",
-        )
+        given = (*(dtype,) * 5, mask_pointer, "*i64", dtype, "*fp32", "*fp32", *(FOUR,) * 6, *NUMBERS, "i32", "i32")
         constants["MASK_GRAD"] = mask == 2
     return kernel, given, constants
 
@@ -93,7 +77,7 @@ def attention(kernel, dtype, mask, block, **constants):
 def sums(kernel, dtype, wide, **constants):
     strides = ("i64", "i64")
     if kernel is chunk_sums_kernel:
-        given = (wide, dtype, "*i64", "*i32", "*i64", "i32", *strides, "i32", "i32")
+        given = (wide, dtype, "*i64", "*i32", "i32", *strides, "i32")
     else:
         given = (dtype, dtype, wide, "*i64", "*i64", "*i64", "i32", *strides, "i32", "i64")
     return kernel, given, dict(CHUNK=32, BLOCK=1024, **constants)
@@ -113,6 +97,7 @@ LAUNCHES = {
         dict(BLOCK_M=64, BLOCK_EV=128),
     ),
     "gather of 16-bit words": (gather_kernel, ("*i16", "*i16", "*i64", *("i64",) * 4, "i32", "i32"), dict(BLOCK=1024, PER=2)),
+    "narrowed indices": (narrow_kernel, ("*i16", "*i64", "i32", "i32"), dict(BLOCK=1024)),
     "bounds of rows": (row_bounds_kernel, ("*i64", "*i64", "*i32", "i32", "i32"), dict(BLOCK=1024)),
     "sums of chunks bf16": sums(chunk_sums_kernel, "*bf16", "*fp32"),
     "sums of chunks fp64": sums(chunk_sums_kernel, "*fp64", "*fp64"),
@@ -126,6 +111,12 @@ LAUNCHES = {
     "strided rank 3, 32-bit": strided("*i16", "*i16", 3, False),
     "strided rank 8, 64-bit": strided("*i8", "*i8", 8, True),
     "strided fp32 to bf16": strided("*bf16", "*fp32", 2, True),
+    "tiles of 16-bit words": tile("*i16", "*i16", 0, False, 128, 128),
+    "tiles of bytes, 64-bit": tile("*i8", "*i8", 2, True, 128, 128),
+    "tiles fp64 to bf16": tile("*bf16", "*fp64", 1, True, 32, 64),
+    "tiles of a broadcast row": tile("*i16", "*i16", 1, False, 16, 2048, one_p=True),
+    "tiles of a broadcast column": tile("*fp32", "*bf16", 6, True, 4, 1024, one_q=True),
+    "dropout bf16, dense": dropout("*bf16", 0, False),
     "dropout bf16": dropout("*bf16", 1),
     "dropout fp64": dropout("*fp64", 2),
     "dropout fp16, 32-bit": dropout("*fp16", 4, False),

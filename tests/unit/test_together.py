@@ -1,4 +1,4 @@
-"""All ten operators registered at once: modules, training, decoding, copies, checkpoints, workers; equal to native."""
+"""Every operator registered at once: modules, training, decoding, copies, checkpoints, workers; as native."""
 
 import copy
 import io
@@ -10,8 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import opgraft
+from opgraft import ops
 from opgraft.frameworks import decoder
 from opgraft.verify.compare import assert_same
+from opgraft.verify.framework_level import assert_same_outcome
 
 PLATFORMS = {"sim": "sim:0", "cpu": "cpu"}
 
@@ -21,12 +23,10 @@ def platform(request):
     return request.param
 
 
-def test_ten_are_registered(platform):
+def test_all_but_the_refused_are_registered(platform):
     with opgraft.use(platform=platform) as registrations:
         names = {r.operator.name for r in registrations}
-    assert names == set(
-        "_local_scalar_dense clone contiguous copy_ detach dropout empty_like empty_strided item type_as".split()
-    )
+    assert names == set(ops.modules()) - {"detach_", "empty", "result_type"}
 
 
 def test_a_model_trains_and_decodes_as_native(platform):
@@ -34,8 +34,7 @@ def test_a_model_trains_and_decodes_as_native(platform):
     with opgraft.use(platform=platform) as registrations:
         ours = decoder.run(PLATFORMS[platform], steps=5)
         hits = {r.operator.name: r.hits for r in registrations}
-    assert ours.losses == native.losses and ours.tokens == native.tokens
-    assert_same(ours.weights, native.weights, "weights")
+    assert_same_outcome(ours, native, exact=False)  # attention sums in another order than native
     # item answers what would have ended in _local_scalar_dense.
     assert all(n > 0 for name, n in hits.items() if name != "_local_scalar_dense"), hits
 
@@ -179,7 +178,7 @@ def test_torch_nn(name, platform):
         native = _forward_and_backward(name, PLATFORMS[platform])
         with opgraft.use(platform=platform):
             ours = _forward_and_backward(name, PLATFORMS[platform])
-    assert_same(ours, native, name)
+    assert_same(ours, native, name, exact=name not in ("MultiheadAttention", "TransformerDecoderLayer", "Embedding"))
 
 
 def test_losses(platform):

@@ -7,11 +7,17 @@ import torch
 from opgraft.a1 import Formula, Operator, Override
 from opgraft.kernels import copy_engine
 from opgraft.ops.clone.kernel import torch_level, triton_level
+from opgraft.routing import Features
 
 
 def unsupported(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> str | None:
     """Clone moves bits, so every dtype is taken; the copy engine says which tensors are not."""
     return copy_engine.unsupported(self.dtype, self)
+
+
+def features(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> Features:
+    """The copy engine's."""
+    return copy_engine.features(self.dtype, self, self.is_contiguous(), self.numel())
 
 
 OPERATOR = Operator(
@@ -21,6 +27,8 @@ OPERATOR = Operator(
             "aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor",
             kernels={"torch": torch_level.clone, "triton": triton_level.clone},
             unsupported=unsupported,
+            features=features,
+            routes="copy_",
             gradient=Formula,  # CloneBackward0
         ),
     ),

@@ -7,6 +7,7 @@ import torch
 from opgraft.a1 import Gradient, Operator, Override
 from opgraft.kernels import copy_engine
 from opgraft.ops.contiguous.kernel import torch_level, triton_level
+from opgraft.routing import Features
 
 
 def unsupported(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> str | None:
@@ -27,6 +28,11 @@ class Identity(Gradient):
         return (grad,)
 
 
+def features(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> Features:
+    """The copy engine's."""
+    return copy_engine.features(self.dtype, self, False, self.numel())
+
+
 OPERATOR = Operator(
     "contiguous",
     overrides=(
@@ -34,6 +40,8 @@ OPERATOR = Operator(
             "aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=contiguous_format) -> Tensor(a)",
             kernels={"torch": torch_level.contiguous, "triton": triton_level.contiguous},
             unsupported=unsupported,
+            features=features,
+            routes="copy_",
             gradient=Identity,
         ),
     ),

@@ -7,6 +7,7 @@ import torch
 from opgraft.a1 import Formula, Operator, Override
 from opgraft.kernels import copy_engine
 from opgraft.ops.copy_.kernel import torch_level, triton_level
+from opgraft.routing import Features
 
 
 def unsupported(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> str | None:
@@ -36,6 +37,13 @@ def _broadcasts(shape, to) -> bool:
     return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to)))
 
 
+def features(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> Features:
+    """The copy engine's."""
+    return copy_engine.features(
+        self.dtype, src, self.is_contiguous() and src.is_contiguous() and self.shape == src.shape, self.numel()
+    )
+
+
 OPERATOR = Operator(
     "copy_",
     overrides=(
@@ -43,6 +51,7 @@ OPERATOR = Operator(
             "aten::copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) -> Tensor(a!)",
             kernels={"torch": torch_level.copy_, "triton": triton_level.copy_},
             unsupported=unsupported,
+            features=features,
             gradient=Formula,  # CopyBackwards; the leaf guard and the version counter are autograd's too
         ),
     ),

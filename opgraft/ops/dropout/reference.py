@@ -9,16 +9,19 @@ from __future__ import annotations
 import torch
 
 
-def philox(seed: int, index: int) -> int:
-    """The first of the four words of Philox4x32-10 with counter ``index`` and key ``seed``."""
+def random_bits(seed: int, index: int) -> int:
+    """An index's 32 bits: of Philox4x32-10 with counter ``index // 8`` and key ``seed`` the word (index mod 8) // 2, turned by 16
+    bits for an odd index, as a signed number."""
     low = 0xFFFFFFFF
-    c = [index & low, index >> 32 & low, 0, 0]
+    c = [index // 8 & low, index // 8 >> 32 & low, 0, 0]
     k = [seed & low, seed >> 32 & low]
     for _ in range(10):
         first, second = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
         c = [(second >> 32) ^ c[1] ^ k[0], second & low, (first >> 32) ^ c[3] ^ k[1], first & low]
         k = [k[0] + 0x9E3779B9 & low, k[1] + 0xBB67AE85 & low]
-    return c[0]
+    word = c[index % 8 // 2]
+    turned = (word << 16 & low | word >> 16) if index % 2 else word
+    return turned - 2**32 if turned >= 2**31 else turned
 
 
 def masked_scale(x: torch.Tensor, seed: torch.Tensor, p: float) -> torch.Tensor:
@@ -30,7 +33,7 @@ def masked_scale(x: torch.Tensor, seed: torch.Tensor, p: float) -> torch.Tensor:
         p: between 0 and 1, both excluded.
     """
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
-    key, threshold = int(seed.cpu()), round(p * 2**32)
-    factors = [1 / (1 - p) if philox(key, i) >= threshold else 0.0 for i in range(x.numel())]
+    key, least = int(seed.cpu()), round(p * 2**32) - 2**31
+    factors = [1 / (1 - p) if random_bits(key, i) >= least else 0.0 for i in range(x.numel())]
     factor = torch.tensor(factors, dtype=torch.float64).to(wide).reshape(x.shape).to(x.device)
     return (x.to(wide) * factor).to(x.dtype)

@@ -9,6 +9,7 @@ from opgraft.kernels import copy_engine
 from opgraft.kernels.philox import draw_seed
 from opgraft.ops.dropout.kernel import torch_level, triton_level
 from opgraft.ops.dropout.masked_scale import masked_scale
+from opgraft.routing import Features
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -31,6 +32,11 @@ def unsupported_in_place(self: torch.Tensor, p: float, train: bool) -> str | Non
     if copy_engine.overlaps_itself(self):
         return "overlaps itself, which native refuses"
     return unsupported(self, p, train)
+
+
+def features(input: torch.Tensor, p: float, train: bool) -> Features:
+    """One route; size is the bytes of the input."""
+    return Features("dropout", input.dtype, (), input.numel() * input.dtype.itemsize)
 
 
 class NewTensor(Composite):
@@ -59,12 +65,14 @@ OPERATOR = Operator(
             kernels={"torch": torch_level.dropout, "triton": triton_level.dropout},
             unsupported=unsupported,
             gradient=NewTensor,
+            features=features,
         ),
         Override(
             "aten::dropout_(Tensor(a!) self, float p, bool train) -> Tensor(a!)",
             kernels={"torch": torch_level.dropout_, "triton": triton_level.dropout_},
             unsupported=unsupported_in_place,
             gradient=InPlace,
+            features=features,
         ),
     ),
 )

@@ -54,8 +54,9 @@ def features(
     weight: torch.Tensor, indices: torch.Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Features:
     """The route ``gather``; size is the bytes of the result."""
-    dtype = str(weight.dtype).removeprefix("torch.")
-    return Features("gather", dtype, (), indices.numel() * weight.shape[1] * weight.dtype.itemsize)
+    return Features(
+        "gather", None, (("width", weight.dtype.itemsize),), indices.numel() * weight.shape[1] * weight.dtype.itemsize
+    )
 
 
 def features_backward(
@@ -63,7 +64,7 @@ def features_backward(
 ) -> Features:
     """The route ``backward``; size is the bytes of both gradients."""
     size = (grad_output.numel() + num_weights * grad_output.shape[-1]) * grad_output.dtype.itemsize
-    return Features("backward", str(grad_output.dtype).removeprefix("torch."), (), size)
+    return Features("backward", grad_output.dtype, (), size)
 
 
 OPERATOR = Operator(

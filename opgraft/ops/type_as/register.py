@@ -7,6 +7,7 @@ import torch
 from opgraft.a1 import Gradient, Operator, Override
 from opgraft.kernels import copy_engine
 from opgraft.ops.type_as.kernel import torch_level, triton_level
+from opgraft.routing import Features
 
 
 def unsupported(self: torch.Tensor, other: torch.Tensor) -> str | None:
@@ -22,6 +23,11 @@ def unsupported(self: torch.Tensor, other: torch.Tensor) -> str | None:
     if other.layout is not torch.strided or other.is_quantized:
         return f"to layout {other.layout}, quantized {other.is_quantized}"
     return copy_engine.unsupported(other.dtype, self)
+
+
+def features(self: torch.Tensor, other: torch.Tensor) -> Features:
+    """The copy engine's."""
+    return copy_engine.features(other.dtype, self, self.is_contiguous(), self.numel())
 
 
 class CastBack(Gradient):
@@ -45,6 +51,8 @@ OPERATOR = Operator(
             "aten::type_as(Tensor self, Tensor other) -> Tensor",
             kernels={"torch": torch_level.type_as, "triton": triton_level.type_as},
             unsupported=unsupported,
+            features=features,
+            routes="copy_",
             gradient=CastBack,
         ),
     ),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from opgraft.kernels import new_like
-from opgraft.kernels.philox import draw_seed, random_bits_torch
+from opgraft.kernels.philox import draw_seed, keeps
 
 
 def masked_scale(x: torch.Tensor, seed: torch.Tensor, p: float, out: torch.Tensor | None = None) -> torch.Tensor:
     """``x`` times 1/(1-p) or 0, under the same mask as the Triton level's; arguments as there."""
     out = new_like(x) if out is None else out
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
-    keep = (random_bits_torch(seed, x.numel()) >= round(p * 2**32)).reshape(x.shape)
+    keep = keeps(seed, x.numel(), p).reshape(x.shape)
     return out.copy_(x.to(wide) * keep.to(wide).mul_(1 / (1 - p)))
 
 

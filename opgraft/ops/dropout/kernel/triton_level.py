@@ -10,25 +10,29 @@ import torch
 import triton
 import triton.language as tl
 
-from opgraft.kernels import block_size, launch, new_like
+from opgraft.kernels import Launch, block_size, kept, new_like
 from opgraft.kernels.copy_engine import needs_64_bit, offsets_of, plan
-from opgraft.kernels.philox import draw_seed, random_bits
+from opgraft.kernels.philox import draw_seed, random_bits, threshold
+
+COMPILED_BLOCK = 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["least"])
 def masked_scale_kernel(
-    out, x, seed, numel, threshold, scale, scale_rest, sizes, out_strides, x_strides,
+    out, x, seed, numel, least, scale, scale_rest, sizes, out_strides, x_strides,
     RANK: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out[i] = x[i] * (scale if bits(seed, i) >= threshold else 0), over RANK dimensions, outermost first."""
+    """out[i] = x[i] * (scale if bits(seed, i) >= least else 0), over RANK dimensions, outermost first; RANK 0 is a dense run."""
     block = tl.program_id(0)
     if WIDE:
         block = block.to(tl.int64)
     linear = block * BLOCK + tl.arange(0, BLOCK)
     mask = linear < numel
-    out_offsets, x_offsets = offsets_of(linear, sizes, out_strides, x_strides, RANK)
-    keep = random_bits(tl.load(seed), linear) >= threshold
+    out_offsets, x_offsets = linear, linear
+    if RANK > 0:
+        out_offsets, x_offsets = offsets_of(linear, sizes, out_strides, x_strides, RANK)
     value = tl.load(x + x_offsets, mask=mask)
+    keep = random_bits(tl.load(seed), block.to(tl.int64) * (BLOCK // 8) + tl.arange(0, BLOCK // 8), [BLOCK]) >= least
     if x.dtype.element_ty == tl.float64:
         factor = tl.zeros([BLOCK], tl.float64) + scale + scale_rest  # 1/(1-p) in fp64: numbers reach a kernel as fp32
         result = value * tl.where(keep, factor, 0.0)
@@ -47,16 +51,24 @@ def masked_scale(x: torch.Tensor, seed: torch.Tensor, p: float, out: torch.Tenso
         out: where to write; None means a new tensor with the strides native gives. It may be ``x``.
     """
     out = new_like(x) if out is None else out
+    key = (x.dtype, x.shape, out.stride(), x.stride(), p, x.device)
+    kept(_launches, key, _launch, x, out, p)(out, x, seed)
+    return out
+
+
+_launches: dict = {}
+
+
+def _launch(x: torch.Tensor, out: torch.Tensor, p: float) -> Launch:
     steps = plan(x.shape, out.stride(), x.stride(), row_major=True)
     numel = x.numel()
-    block = block_size(numel, x.device)
+    block = block_size(numel, x.device, COMPILED_BLOCK)
     factor = 1 / (1 - p)
     scale = torch.tensor(factor, dtype=torch.float32, device="cpu").item()  # the launcher passes numbers as fp32
-    launch(
-        masked_scale_kernel, (triton.cdiv(numel, block),), out, x, seed, numel, round(p * 2**32), scale, factor - scale, *steps,
-        RANK=len(steps.sizes), WIDE=needs_64_bit(steps, numel + block), BLOCK=block,
+    return Launch(
+        masked_scale_kernel, (triton.cdiv(numel, block),), numel, threshold(p), scale, factor - scale, *steps,
+        RANK=0 if steps.flat else len(steps.sizes), WIDE=needs_64_bit(steps, numel + block), BLOCK=block,
     )  # fmt: skip
-    return out
 
 
 def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:

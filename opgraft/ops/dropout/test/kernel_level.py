@@ -3,7 +3,7 @@
 import torch
 
 from opgraft.kernels import launch
-from opgraft.kernels.philox import random_bits_torch
+from opgraft.kernels.philox import keeps, threshold
 from opgraft.ops.dropout import masked_scale, reference
 from opgraft.ops.dropout.kernel import triton_level
 from opgraft.ops.dropout.register import OPERATOR
@@ -44,27 +44,13 @@ def _particular(profile):
         if profile.kernel_level != "triton":
             return {"not run": "no launch geometry at the torch level"}
         n, seed = 5000, torch.tensor([-12345], device=profile.device)
-        x, want = torch.ones(n, device=profile.device), (random_bits_torch(seed.cpu(), n) >= 2**31).float() * 2
+        x, want = torch.ones(n, device=profile.device), keeps(seed.cpu(), n, 0.5).float() * 2
         for block in (16, 128, 1024, 8192):
             out = torch.empty_like(x)
-            grid = ((n + block - 1) // block,)
             launch(
-                triton_level.masked_scale_kernel,
-                grid,
-                out,
-                x,
-                seed,
-                n,
-                2**31,
-                2.0,
-                0.0,
-                (n,),
-                (1,),
-                (1,),
-                RANK=1,
-                WIDE=False,
-                BLOCK=block,
-            )
+                triton_level.masked_scale_kernel, (-(-n // block),), out, x, seed, n, threshold(0.5), 2.0, 0.0, (n,), (1,), (1,),
+                RANK=1, WIDE=False, BLOCK=block,
+            )  # fmt: skip
             assert torch.equal(out.cpu(), want), f"another mask with blocks of {block}"
         return {}
 

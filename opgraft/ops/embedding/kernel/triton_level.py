@@ -15,10 +15,11 @@ import torch
 import triton
 import triton.language as tl
 
-from opgraft.kernels import interpreted, launch, new_empty_strided, words
+from opgraft.kernels import Launch, interpreted, kept, new_empty_strided
 from opgraft.kernels.geometry import row_major
 
 CHUNK = 32
+GATHER_BYTES, BACKWARD_BLOCK, WARPS = 2048, 2048, 2  # measured on an H200 (bench/NOTES.md)
 
 
 @triton.jit(debug=True)  # device_assert does nothing without
@@ -37,6 +38,16 @@ def gather_kernel(
     tl.store(out + places[:, None] * columns + column[None, :], value, mask=inside)
 
 
+@triton.jit(debug=True)
+def narrow_kernel(out, indices, rows, count, BLOCK: tl.constexpr):
+    """out = indices in a narrower dtype; -1 for one out of range, which would wrap into it."""
+    places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    index = tl.load(indices + places, mask=places < count, other=0).to(tl.int64)
+    valid = (index >= 0) & (index < rows)
+    tl.device_assert(valid, "embedding: an index is out of the table's range")
+    tl.store(out + places, tl.where(valid, index, -1).to(out.dtype.element_ty), mask=places < count)
+
+
 @triton.jit
 def row_bounds_kernel(starts, ends, indices, rows, count, BLOCK: tl.constexpr):
     """Where each row's places start and end in the sorted indices; rows without any keep start = end = 0."""
@@ -52,19 +63,8 @@ def row_bounds_kernel(starts, ends, indices, rows, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def chunk_sums_kernel(
-    sums,
-    grad,
-    order,
-    indices,
-    starts,
-    columns,
-    row_stride,
-    column_stride,
-    count,
-    blocks,
-    CHUNK: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    sums, grad, order, indices, columns, row_stride, column_stride, blocks, CHUNK: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     """Sums of the chunks of sorted places that belong to one row as a whole; the others are left alone."""
     program = tl.program_id(0).to(tl.int64)
     chunk = program // blocks
@@ -148,16 +148,25 @@ def embedding(
     shape = (*indices.shape, columns)
     out = new_empty_strided(shape, row_major(shape), weight.dtype, weight.device)
     flat = indices.reshape(-1).contiguous()
-    block = min(triton.next_power_of_2(max(columns, 1)), 2048 if not interpreted(weight.device) else 1 << 15)
-    per = max(1, (4096 if not interpreted(weight.device) else 1 << 18) // block // 2)
-    per = min(triton.next_power_of_2(per), triton.next_power_of_2(max(flat.numel(), 1)))
-    blocks = triton.cdiv(columns, block)
-    width = weight.dtype.itemsize
-    launch(
-        gather_kernel, (triton.cdiv(flat.numel(), per) * blocks,), words(out, width), words(weight, width), flat, rows, columns,
-        *weight.stride(), flat.numel(), blocks, BLOCK=block, PER=per,
-    )  # fmt: skip
+    key = ("forward", weight.dtype, weight.shape, weight.stride(), flat.dtype, flat.numel(), weight.device)
+    kept(_launches, key, _gather_launch, weight, flat.numel())(out, weight, flat)
     return out
+
+
+_launches: dict = {}
+
+
+def _gather_launch(weight: torch.Tensor, count: int) -> Launch:
+    rows, columns = weight.shape
+    width, here = weight.dtype.itemsize, interpreted(weight.device)
+    most = 1 << 17 if here else GATHER_BYTES // width  # elements a program
+    block = min(triton.next_power_of_2(columns), 1 << 15 if here else most)
+    per = min(max(1, most // block), triton.next_power_of_2(count))
+    blocks = triton.cdiv(columns, block)
+    return Launch(
+        gather_kernel, (triton.cdiv(count, per) * blocks,), rows, columns, *weight.stride(), count, blocks, words=(width, width),
+        BLOCK=block, PER=per, num_warps=WARPS,
+    )  # fmt: skip
 
 
 def embedding_dense_backward(
@@ -179,27 +188,58 @@ def embedding_dense_backward(
         IndexError: as :func:`embedding`.
     """
     _check(indices, num_weights)
-    columns = grad_output.shape[-1]
+    columns, count = grad_output.shape[-1], indices.numel()
     grad = grad_output.reshape(-1, columns)
     out = new_empty_strided((num_weights, columns), (columns, 1), grad.dtype, grad.device)
-    count = indices.numel()
     wide = torch.float64 if grad.dtype is torch.float64 else torch.float32
-    sorted_indices, order = torch.sort(indices.reshape(-1), stable=True)
-    bounds = torch.zeros((2, num_weights), dtype=torch.int64, device=grad.device)
-    block = 1024 if not interpreted(grad.device) else 1 << 14
-    launch(
-        row_bounds_kernel, (triton.cdiv(count, block),), bounds[0], bounds[1], sorted_indices, num_weights, count, BLOCK=block
+    sorted_indices, order = torch.sort(_narrowed(indices.reshape(-1).contiguous(), num_weights), stable=True)
+    starts, ends = torch.zeros((2, num_weights), dtype=torch.int64, device=grad.device).unbind()
+    sums = new_empty_strided((max(count // CHUNK, 1), columns), (columns, 1), wide, grad.device)
+    key = (
+        "backward",
+        grad.dtype,
+        grad.shape,
+        grad.stride(),
+        sorted_indices.dtype,
+        num_weights,
+        padding_idx,
+        scale_grad_by_freq,
+        grad.device,
     )
-    block = min(triton.next_power_of_2(max(columns, 1)), 1024 if not interpreted(grad.device) else 1 << 15)
-    blocks = triton.cdiv(columns, block)
-    chunks = count // CHUNK
-    sums = new_empty_strided((max(chunks, 1), columns), (columns, 1), wide, grad.device)
-    launch(
-        chunk_sums_kernel, (chunks * blocks,), sums, grad, order, sorted_indices, bounds[0], columns, *grad.stride(), count,
-        blocks, CHUNK=CHUNK, BLOCK=block,
-    )  # fmt: skip
-    launch(
-        row_sums_kernel, (num_weights * blocks,), out, grad, sums, order, bounds[0], bounds[1], columns, *grad.stride(), blocks,
-        padding_idx, BY_COUNT=scale_grad_by_freq, CHUNK=CHUNK, BLOCK=block,
-    )  # fmt: skip
+    bounds, chunks, rows = kept(_launches, key, _backward_launches, grad, num_weights, padding_idx, scale_grad_by_freq)
+    bounds(starts, ends, sorted_indices)
+    chunks(sums, grad, order, sorted_indices)
+    rows(out, grad, sums, order, starts, ends)
     return out
+
+
+def _narrowed(indices: torch.Tensor, rows: int) -> torch.Tensor:
+    """The indices in the narrowest dtype that holds them: a radix sort makes a pass for each byte."""
+    dtype = next((t for t in (torch.int16, torch.int32) if rows <= torch.iinfo(t).max), torch.int64)
+    if dtype.itemsize >= indices.dtype.itemsize:
+        return indices
+    out = new_empty_strided(indices.shape, (1,), dtype, indices.device)
+    block = 1 << 14 if interpreted(indices.device) else 1024
+    key = ("narrow", dtype, indices.dtype, indices.numel(), rows, indices.device)
+    kept(_launches, key, _narrow_launch, indices.numel(), rows, block)(out, indices)
+    return out
+
+
+def _narrow_launch(count: int, rows: int, block: int) -> Launch:
+    return Launch(narrow_kernel, (triton.cdiv(count, block),), rows, count, BLOCK=block)
+
+
+def _backward_launches(grad: torch.Tensor, num_weights: int, padding_idx: int, by_count: bool) -> tuple[Launch, Launch, Launch]:
+    count, columns = grad.shape
+    here = interpreted(grad.device)
+    places = 1 << 14 if here else 1024
+    block = min(triton.next_power_of_2(max(columns, 1)), 1 << 15 if here else BACKWARD_BLOCK)
+    blocks = triton.cdiv(columns, block)
+    return (
+        Launch(row_bounds_kernel, (triton.cdiv(count, places),), num_weights, count, BLOCK=places),
+        Launch(chunk_sums_kernel, (count // CHUNK * blocks,), columns, *grad.stride(), blocks, CHUNK=CHUNK, BLOCK=block),
+        Launch(
+            row_sums_kernel, (num_weights * blocks,), columns, *grad.stride(), blocks, padding_idx, BY_COUNT=by_count, CHUNK=CHUNK,
+            BLOCK=block, num_warps=WARPS,
+        ),
+    )  # fmt: skip

@@ -115,7 +115,7 @@ def _particular(profile):
             assert registration.handed_to_native == {}
             with routing.force("native"):
                 native = F.embedding(indices, weight)
-            assert registration.handed_to_native == {"routed to native: gather, float32": 1} and registration.hits == 2
+            assert registration.handed_to_native == {"routed to native: gather, width 4": 1} and registration.hits == 2
         assert_same(own, native.cpu(), "own and native")
 
     def out_of_range():

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from opgraft.kernels.philox import random_bits_torch
+from opgraft.kernels.philox import PER, keeps
 
 Maybe = torch.Tensor | None
 
@@ -23,12 +23,15 @@ def _weights(q: torch.Tensor, k: torch.Tensor, mask: Maybe, causal: bool, scale:
     return torch.softmax(scores.masked_fill(none, 0.0), -1).masked_fill(none, 0.0)
 
 
+def kept(seed: torch.Tensor, p: float, shape: tuple[int, ...]) -> torch.Tensor:
+    """Which weights of a shape (B, H, M, N) dropout keeps: an index counts rows of N rounded up to a multiple of eight."""
+    row = -(-shape[3] // PER) * PER
+    return keeps(seed, math.prod(shape[:3]) * row, p).reshape(*shape[:3], row)[..., : shape[3]]
+
+
 def _factor(seed: Maybe, p: float, shape: torch.Size) -> torch.Tensor | float:
     """What dropout multiplies each weight with."""
-    if seed is None or p == 0:
-        return 1.0
-    keep = random_bits_torch(seed, shape.numel()) >= round(p * 2**32)
-    return keep.reshape(shape).float() / (1 - p)
+    return 1.0 if seed is None or p == 0 else kept(seed, p, shape).float() / (1 - p)
 
 
 def _for_all_heads(t: torch.Tensor, heads: int) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 Shapes: q (B, H, M, E), k (B, H/G, N, E), v (B, H/G, N, Ev), any strides; G query heads share a key/value head. Bytes moved
 forward: q, k, v, out once each (k and v once per block of queries, from L2). The backward computes the weights again from
-q, k and two numbers of each row, its largest score and the inverse of its sum of exponentials relative to that (their
-log-sum-exp would round at the size of the scores): one kernel over blocks of keys for dk and dv, which sums over
+q, k and two numbers of each row, its largest score (in units of log 2) and the inverse of its sum of exponentials relative
+to that (their log-sum-exp would round at the size of the scores): one kernel over blocks of keys for dk and dv, which sums over
 its group's query heads itself, and one over blocks of queries for dq, so nothing is added atomically and results are
 deterministic. What rounding took from out is kept for the backward, in out's dtype: the softmax's derivative subtracts
 the row sums of out times its gradient from numbers that may be nearly equal, and with a rounded bf16 out little is left of
@@ -12,15 +12,18 @@ the difference. Index width: 64 bits for everything that is multiplied by a stri
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
 
-from opgraft.kernels import interpreted, launch, new_empty_strided
+from opgraft.kernels import Launch, interpreted, kept, new_empty_strided
 from opgraft.kernels.geometry import row_major
-from opgraft.kernels.philox import random_bits
+from opgraft.kernels.philox import random_bits, threshold
 
 NO_MASK, BOOL_MASK, FLOAT_MASK = 0, 1, 2
+LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -39,25 +42,26 @@ def _tile(base, rows, row_stride, columns, column_stride, ROWS, COLUMNS):
 
 
 @triton.jit
-def _scores(q, k, mask, rows, columns, mask_strides, M, N, scale, CAUSAL: tl.constexpr, MASK: tl.constexpr):
-    """Scores of a tile, -inf where a key is not seen."""
-    inside = (rows < M)[:, None] & (columns < N)[None, :]
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+def _scores(
+    q, k, mask, rows, columns, mask_strides, M, N, scale, CAUSAL: tl.constexpr, MASK: tl.constexpr, CHECKED: tl.constexpr = True
+):
+    """Scores of a tile in units of log 2, -inf where a key is not seen; not CHECKED: all columns lie inside and are seen
+    unless a mask says otherwise."""
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * LOG2E)
     if MASK != 0:
+        inside = (rows < M)[:, None] & (columns < N)[None, :]
         pointers = mask + rows.to(tl.int64)[:, None] * mask_strides[2] + columns.to(tl.int64)[None, :] * mask_strides[3]
         values = tl.load(pointers, mask=inside, other=0)
         if MASK == 1:
-            inside = inside & (values != 0)
+            scores = tl.where(values != 0, scores, float("-inf"))
         else:
-            scores += values.to(tl.float32)
-    if CAUSAL:
-        inside = inside & (rows[:, None] >= columns[None, :])
-    return tl.where(inside, scores, float("-inf"))
-
-
-@triton.jit
-def _exp(x):
-    return tl.exp2(x * 1.4426950408889634)
+            scores += values.to(tl.float32) * LOG2E
+    if CHECKED:
+        seen = (columns < N)[None, :] & (rows < M)[:, None]
+        if CAUSAL:
+            seen = seen & (rows[:, None] >= columns[None, :])
+        scores = tl.where(seen, scores, float("-inf"))
+    return scores
 
 
 @triton.jit
@@ -65,25 +69,54 @@ def _weights(scores, statistics, places, inside, all_rows):
     """The softmax weights of a tile again."""
     largest = tl.load(statistics + places, mask=inside, other=0.0)
     inverse = tl.load(statistics + all_rows + places, mask=inside, other=0.0)
-    return _exp(scores - largest[:, None]) * inverse[:, None]
+    return tl.exp2(scores - largest[:, None]) * inverse[:, None]
 
 
 @triton.jit
-def _kept(seed, batch_head, rows, columns, M, N, threshold):
-    """Which weights dropout keeps: a function of the seed and a weight's index in (B, H, M, N)."""
-    index = (batch_head * M + rows.to(tl.int64)[:, None]) * N + columns.to(tl.int64)[None, :]
-    return random_bits(tl.load(seed), index) >= threshold
+def _kept(seed, batch_head, rows, start, M, N, least, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Which weights of a tile dropout keeps: a function of the seed and a weight's place, in rows of N rounded up to eights."""
+    row = (batch_head * M + rows.to(tl.int64)) * ((N + 7) // 8)
+    groups = row[:, None] + (start // 8 + tl.arange(0, COLUMNS // 8))[None, :]
+    return random_bits(tl.load(seed), groups, [ROWS, COLUMNS]) >= least
 
 
 @triton.jit
+def _forward_step(
+    query, k, v, mask, seed, k_strides, v_strides, mask_strides, batch_head, rows, start, columns_e, columns_ev, largest, total, result,
+    M, N, scale, least, keep_scale, E, EV,
+    CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, CHECKED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """One block of keys: (largest, total, result) of each row so far."""
+    columns = start + tl.arange(0, BLOCK_N)
+    key = _tile(k, columns, k_strides[2], columns_e, k_strides[3], N, E)
+    scores = _scores(query, key, mask, rows, columns, mask_strides, M, N, scale, CAUSAL, MASK, CHECKED)
+    larger = tl.maximum(largest, tl.max(scores, 1))
+    finite = larger
+    if CHECKED or MASK != 0:
+        finite = tl.where(larger == float("-inf"), 0.0, larger)  # a row that has seen no key yet
+    weights = tl.exp2(scores - finite[:, None])
+    shrink = tl.exp2(largest - finite)
+    total = total * shrink + tl.sum(weights, 1)
+    if DROPOUT:
+        keep = _kept(seed, batch_head, rows, start, M, N, least, BLOCK_M, BLOCK_N)
+        weights = tl.where(keep, weights * keep_scale, 0.0)
+    value = _tile(v, columns, v_strides[2], columns_ev, v_strides[3], N, EV)
+    result = tl.dot(weights.to(value.dtype), value, result * shrink[:, None], input_precision="ieee")
+    return larger, total, result
+
+
+@triton.jit(do_not_specialize=["least"])
 def attention_forward_kernel(
     out, lost, statistics, q, k, v, mask, seed, out_strides, q_strides, k_strides, v_strides, mask_strides,
-    B, H, GROUP, M, N, scale, threshold, keep_scale, E, EV,
+    B, H, GROUP, M, N, scale, least, keep_scale, E, EV,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, TRAINING: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr,
 ):  # fmt: skip
     """A block of queries of one head against all its keys. ``statistics`` is (2, B, H, M); lost lies as out."""
     block, batch, head = _place(tl.cdiv(M, BLOCK_M), H)
+    if CAUSAL:
+        block = tl.cdiv(M, BLOCK_M) - 1 - block  # the longest first
     batch_head, shared = batch * H + head, head // GROUP
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
     columns_e, columns_ev = tl.arange(0, BLOCK_E), tl.arange(0, BLOCK_EV)
@@ -96,23 +129,20 @@ def attention_forward_kernel(
     largest = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     result = tl.zeros([BLOCK_M, BLOCK_EV], tl.float32)
-    end = N
+    end, full = N, N // BLOCK_N * BLOCK_N
     if CAUSAL:
         end = tl.minimum(N, (block + 1) * BLOCK_M)
-    for start in range(0, end, BLOCK_N):
-        columns = start + tl.arange(0, BLOCK_N)
-        key = _tile(k, columns, k_strides[2], columns_e, k_strides[3], N, E)
-        scores = _scores(query, key, mask, rows, columns, mask_strides, M, N, scale, CAUSAL, MASK)
-        larger = tl.maximum(largest, tl.max(scores, 1))
-        finite = tl.where(larger == float("-inf"), 0.0, larger)  # a row that has seen no key yet
-        weights = _exp(scores - finite[:, None])
-        shrink = _exp(largest - finite)
-        total = total * shrink + tl.sum(weights, 1)
-        if DROPOUT:
-            weights = tl.where(_kept(seed, batch_head, rows, columns, M, N, threshold), weights * keep_scale, 0.0)
-        value = _tile(v, columns, v_strides[2], columns_ev, v_strides[3], N, EV)
-        result = result * shrink[:, None] + tl.dot(weights.to(value.dtype), value, input_precision="ieee")
-        largest = larger
+        full = tl.minimum(full, block * BLOCK_M // BLOCK_N * BLOCK_N)
+    for start in range(0, full, BLOCK_N):
+        largest, total, result = _forward_step(
+            query, k, v, mask, seed, k_strides, v_strides, mask_strides, batch_head, rows, start, columns_e, columns_ev, largest, total,
+            result, M, N, scale, least, keep_scale, E, EV, CAUSAL, MASK, DROPOUT, False, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
+    for start in range(full, end, BLOCK_N):
+        largest, total, result = _forward_step(
+            query, k, v, mask, seed, k_strides, v_strides, mask_strides, batch_head, rows, start, columns_e, columns_ev, largest, total,
+            result, M, N, scale, least, keep_scale, E, EV, CAUSAL, MASK, DROPOUT, True, BLOCK_M, BLOCK_N,
+        )  # fmt: skip
     none = total == 0.0
     result = result / tl.where(none, 1.0, total)[:, None]  # a row without keys is zero, as in native
     rows64 = rows.to(tl.int64)
@@ -144,10 +174,10 @@ def attention_delta_kernel(
     tl.store(delta + (batch * H + head) * M + rows, total, mask=rows < M)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["least"])
 def attention_keys_backward_kernel(
     dk, dv, q, k, v, mask, seed, grad, statistics, delta, dk_strides, dv_strides, q_strides, k_strides, v_strides, mask_strides,
-    grad_strides, B, H, GROUP, M, N, scale, threshold, keep_scale, E, EV,
+    grad_strides, B, H, GROUP, M, N, scale, least, keep_scale, E, EV,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr,
 ):  # fmt: skip
@@ -184,7 +214,7 @@ def attention_keys_backward_kernel(
             weight_grad = tl.dot(upstream, tl.trans(value), input_precision="ieee")
             kept = weights
             if DROPOUT:
-                keep = _kept(seed, batch_head, rows, columns, M, N, threshold)
+                keep = _kept(seed, batch_head, rows, block * BLOCK_N, M, N, least, BLOCK_M, BLOCK_N)
                 kept = tl.where(keep, weights * keep_scale, 0.0)
                 weight_grad = tl.where(keep, weight_grad * keep_scale, 0.0)
             value_grad += tl.dot(tl.trans(kept.to(upstream.dtype)), upstream, input_precision="ieee")
@@ -205,10 +235,10 @@ def attention_keys_backward_kernel(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["least"])
 def attention_queries_backward_kernel(
     dq, dmask, q, k, v, mask, seed, grad, statistics, delta, dq_strides, q_strides, k_strides, v_strides, mask_strides, grad_strides,
-    B, H, GROUP, M, N, scale, threshold, keep_scale, E, EV,
+    B, H, GROUP, M, N, scale, least, keep_scale, E, EV,
     CAUSAL: tl.constexpr, MASK: tl.constexpr, DROPOUT: tl.constexpr, MASK_GRAD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr,
 ):  # fmt: skip
@@ -236,7 +266,7 @@ def attention_queries_backward_kernel(
         weights = _weights(scores, statistics, batch_head * M + rows, rows < M, B * H * M)
         weight_grad = tl.dot(upstream, tl.trans(value), input_precision="ieee")
         if DROPOUT:
-            keep = _kept(seed, batch_head, rows, columns, M, N, threshold)
+            keep = _kept(seed, batch_head, rows, start, M, N, least, BLOCK_M, BLOCK_N)
             weight_grad = tl.where(keep, weight_grad * keep_scale, 0.0)
         score_grad = weights * (weight_grad - row_delta[:, None])
         result += tl.dot(score_grad.to(key.dtype), key, input_precision="ieee")
@@ -251,33 +281,47 @@ def attention_queries_backward_kernel(
 
 
 def _blocks(tensor: torch.Tensor, M: int, N: int, widest: int, backward: bool) -> dict:
-    """Rows and columns of a tile, warps and stages; 16 is the least that ``tl.dot`` takes."""
+    """Rows and columns of a tile, warps and stages, measured on an H200 (bench/NOTES.md); 16 is the least that ``tl.dot`` takes."""
     if interpreted(tensor.device):
-        m, n, warps, stages = 64, 64, 4, 1
-    elif tensor.dtype is torch.float32:
+        return {"BLOCK_M": _tile_size(M, 64), "BLOCK_N": _tile_size(N, 64)}
+    if tensor.dtype is torch.float32:
         m, n, warps, stages = (32, 32, 4, 1) if widest > 64 or backward else (64, 32, 4, 2)
-    elif widest <= 64:
-        m, n, warps, stages = (64, 64, 4, 2) if backward else (128, 64, 4, 3)
-    elif widest <= 128:
-        m, n, warps, stages = (64, 64, 8, 2) if backward else (128, 64, 8, 3)
+    elif backward:
+        m, n, warps, stages = (64, 64, 4, 2) if widest <= 128 else (64, 32, 4, 2)
     else:
-        m, n, warps, stages = (32, 32, 4, 1) if backward else (64, 32, 8, 2)
-    least = {"BLOCK_M": _tile_size(M, m), "BLOCK_N": _tile_size(N, n)}
-    return {**least, "num_warps": warps, "num_stages": stages} if not interpreted(tensor.device) else least
+        m, n, warps, stages = 64, 64, 4, 3
+    m, n = _tile_size(M, m), _tile_size(N, n)
+    wide = _tile_size(widest, 256) * tensor.dtype.itemsize
+    room = _shared_memory(tensor.device.index) - m * wide * (2 if backward else 1)
+    stages = max(1, min(stages, room // (2 * (m if backward else n) * wide)))
+    return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
+
+
+@functools.cache
+def _shared_memory(device: int) -> int:
+    """Bytes of shared memory that a program may use."""
+    return triton.runtime.driver.active.utils.get_device_properties(device)["max_shared_mem"]
 
 
 def _tile_size(size: int, most: int) -> int:
     return max(16, min(triton.next_power_of_2(size), most))
 
 
-def _common(q, k, mask, p: float, causal: bool, scale: float) -> tuple[tuple, dict, tuple]:
-    """What the kernels are given alike: numbers, constants, and the mask with its strides."""
+def _common(q, k, mask, p: float, causal: bool, scale: float) -> tuple[tuple, dict, tuple[int, ...]]:
+    """What the kernels are given alike: numbers, constants, the mask's strides."""
     kind = NO_MASK if mask is None else BOOL_MASK if mask.dtype is torch.bool else FLOAT_MASK
-    given = q if mask is None else mask.view(torch.uint8) if kind == BOOL_MASK else mask
     strides = (0, 0, 0, 0) if mask is None else mask.stride()
-    numbers = (q.shape[0], q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], scale, round(p * 2**32), 1 / (1 - p))
+    numbers = (q.shape[0], q.shape[1], q.shape[1] // k.shape[1], q.shape[2], k.shape[2], scale, threshold(p), 1 / (1 - p))
     widths = {"BLOCK_E": _tile_size(q.shape[3], 256)}
-    return numbers, {"CAUSAL": causal, "MASK": kind, "DROPOUT": p > 0, **widths}, (given, strides)
+    return numbers, {"CAUSAL": causal, "MASK": kind, "DROPOUT": p > 0, **widths}, strides
+
+
+def _geometry(*tensors: torch.Tensor | None) -> tuple:
+    """What a launch depends on of its tensors."""
+    return tuple(None if t is None else (t.dtype, t.shape, t.stride()) for t in tensors)
+
+
+_launches: dict = {}
 
 
 def attention(
@@ -288,8 +332,8 @@ def attention(
 
     Args:
         q: (B, H, M, E), fp16, bf16 or fp32; E at most 256.
-        k: (B, H/G, N, E). v: (B, H/G, N, Ev).
-        v: see k.
+        k: (B, H/G, N, E).
+        v: (B, H/G, N, Ev).
         mask: (B, H, M, N), bool (True is seen) or float (added), expanded where it is broadcast; or None.
         seed: int64 of one element for dropout; None if ``p`` is 0.
         p: the probability that a weight is dropped, below 1.
@@ -299,24 +343,37 @@ def attention(
 
     Returns:
         (out, lost, statistics): out (B, H, M, Ev); for the backward, and empty unless ``training``, lost is what rounding took
-        from out, statistics (2, B, H, M) fp32 each row's largest score and inverse sum (0 and 0 for a row without keys).
+        from out, statistics (2, B, H, M) fp32 each row's largest score (in units of log 2) and inverse sum (0 and 0 for a row
+        without keys).
     """
-    B, H, M, E = q.shape
-    N, EV = k.shape[2], v.shape[3]
+    B, H, M, _ = q.shape
+    EV = v.shape[3]
     strides = (H * M * EV, EV, H * EV, 1) if q.stride(1) < q.stride(2) else row_major((B, H, M, EV))  # q's order of dimensions
     out = new_empty_strided((B, H, M, EV), strides, q.dtype, q.device)
-    lost, statistics = q.new_empty(0), q.new_empty(0, dtype=torch.float32)
+    lost, statistics = out, q  # not touched unless training
     if training:
         lost = new_empty_strided(out.shape, strides, q.dtype, q.device)
         statistics = new_empty_strided((2, B, H, M), row_major((2, B, H, M)), torch.float32, q.device)
-    numbers, constants, (given, mask_strides) = _common(q, k, mask, p, causal, scale)
+    key = ("forward", *_geometry(q, k, v, mask), p, causal, scale, training, q.device)
+    run = kept(_launches, key, _forward_launch, out, q, k, v, mask, p, causal, scale, training)
+    run(out, lost, statistics, q, k, v, q if mask is None else mask, q if seed is None else seed)
+    return (out, lost, statistics) if training else (out, q.new_empty(0), q.new_empty(0, dtype=torch.float32))
+
+
+def _forward_launch(out, q, k, v, mask, p, causal, scale, training) -> Launch:
+    numbers, constants, mask_strides = _common(q, k, mask, p, causal, scale)
+    (B, H, M, E), N, EV = q.shape, k.shape[2], v.shape[3]
     blocks = _blocks(q, M, N, max(E, EV), backward=False)
-    launch(
-        attention_forward_kernel, (triton.cdiv(M, blocks["BLOCK_M"]) * B * H,), out, lost, statistics, q, k, v, given,
-        q if seed is None else seed, out.stride(), q.stride(), k.stride(), v.stride(), mask_strides, *numbers, E, EV,
-        **constants, TRAINING=training, BLOCK_EV=_tile_size(EV, 256), **blocks,
+    return Launch(
+        attention_forward_kernel, (triton.cdiv(M, blocks["BLOCK_M"]) * B * H,), out.stride(), q.stride(), k.stride(), v.stride(),
+        mask_strides, *numbers, E, EV, words=_mask_words(6, mask), **constants, TRAINING=training, BLOCK_EV=_tile_size(EV, 256),
+        **blocks,
     )  # fmt: skip
-    return out, lost, statistics
+
+
+def _mask_words(position: int, mask: torch.Tensor | None) -> tuple[int | None, ...]:
+    """A bool mask is read as bytes."""
+    return (*[None] * position, 1 if mask is not None and mask.dtype is torch.bool else None)
 
 
 def attention_backward(
@@ -331,31 +388,40 @@ def attention_backward(
     Returns:
         (dq, dk, dv, dmask); dmask is (B, H, M, N) of the mask's dtype, or empty unless ``mask_grad``.
     """
-    B, H, M, E = q.shape
-    SHARED, N, EV = k.shape[1], k.shape[2], v.shape[3]
+    B, H, M, _ = q.shape
     if not lost.numel():
         raise RuntimeError("opgraft::attention was called with training=False, so its backward has nothing to work with")
     dq, dk, dv = (new_empty_strided(t.shape, row_major(t.shape), t.dtype, t.device) for t in (q, k, v))
-    shape = (B, H, M, N) if mask_grad else (0,)
+    shape = (B, H, M, k.shape[2]) if mask_grad else (0,)
     dmask = new_empty_strided(shape, row_major(shape), mask.dtype if mask_grad else q.dtype, q.device)
     delta = new_empty_strided((B, H, M), row_major((B, H, M)), torch.float32, q.device)
-    numbers, constants, (given, mask_strides) = _common(q, k, mask, p, causal, scale)
-    blocks = _blocks(q, M, N, max(E, EV), backward=True)
-    wide = {"BLOCK_EV": _tile_size(EV, 256)}
-    seed = q if seed is None else seed
-    rows = triton.cdiv(M, blocks["BLOCK_M"])
-    launch(
-        attention_delta_kernel, (rows * B * H,), delta, out, lost, grad, out.stride(), grad.stride(), H, M, EV,
-        BLOCK_M=blocks["BLOCK_M"], **wide,
-    )  # fmt: skip
-    launch(
-        attention_keys_backward_kernel, (triton.cdiv(N, blocks["BLOCK_N"]) * B * SHARED,), dk, dv, q, k, v, given, seed, grad, statistics,
-        delta, dk.stride(), dv.stride(), q.stride(), k.stride(), v.stride(), mask_strides, grad.stride(), *numbers, E, EV,
-        **constants, **wide, **blocks,
-    )  # fmt: skip
-    launch(
-        attention_queries_backward_kernel, (rows * B * H,), dq, dmask if mask_grad else dq, q, k, v, given, seed, grad, statistics, delta,
-        dq.stride(), q.stride(), k.stride(), v.stride(), mask_strides, grad.stride(), *numbers, E, EV,
-        **constants, MASK_GRAD=mask_grad, **wide, **blocks,
-    )  # fmt: skip
+    key = ("backward", *_geometry(grad, q, k, v, mask, out), p, causal, scale, mask_grad, q.device)
+    made = kept(_launches, key, _backward_launches, (dq, dk, dv), grad, q, k, v, mask, out, p, causal, scale, mask_grad)
+    for_delta, for_keys, for_queries = made
+    given = (q, k, v, q if mask is None else mask, q if seed is None else seed, grad, statistics, delta)
+    for_delta(delta, out, lost, grad)
+    for_keys(dk, dv, *given)
+    for_queries(dq, dmask if mask_grad else dq, *given)
     return dq, dk, dv, dmask
+
+
+def _backward_launches(grads, grad, q, k, v, mask, out, p, causal, scale, mask_grad) -> tuple[Launch, Launch, Launch]:
+    numbers, constants, mask_strides = _common(q, k, mask, p, causal, scale)
+    (B, H, M, E), (_, SHARED, N, EV) = q.shape, v.shape
+    blocks = _blocks(q, M, N, max(E, EV), backward=True)
+    rows = triton.cdiv(M, blocks["BLOCK_M"]) * B * H
+    wide = {"BLOCK_EV": _tile_size(EV, 256)}
+    dq, dk, dv = grads
+    strides = (q.stride(), k.stride(), v.stride(), mask_strides, grad.stride())
+    words = _mask_words(5, mask)
+    return (
+        Launch(attention_delta_kernel, (rows,), out.stride(), grad.stride(), H, M, EV, BLOCK_M=blocks["BLOCK_M"], **wide),
+        Launch(
+            attention_keys_backward_kernel, (triton.cdiv(N, blocks["BLOCK_N"]) * B * SHARED,), dk.stride(), dv.stride(), *strides,
+            *numbers, E, EV, words=words, **constants, **wide, **blocks,
+        ),
+        Launch(
+            attention_queries_backward_kernel, (rows,), dq.stride(), *strides, *numbers, E, EV, words=words,
+            **constants, MASK_GRAD=mask_grad, **wide, **blocks,
+        ),
+    )  # fmt: skip

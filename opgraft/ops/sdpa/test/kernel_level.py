@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from opgraft.kernels.philox import random_bits_torch
 from opgraft.ops.sdpa import reference
 from opgraft.ops.sdpa.attention import BACKWARD_KERNELS, KERNELS
+from opgraft.ops.sdpa.kernel import torch_level
 from opgraft.ops.sdpa.register import OPERATOR
 from opgraft.verify import Case, Check, KernelLevel, TensorSpec, prove
 
@@ -111,7 +111,7 @@ def _particular(profile):
         given = [t.to(profile.device) for t in (q, k, eye)]
         out, lost, statistics = forward(*given, None, seed, p, False, 0.3, True)
         plain = torch.softmax(q.double() @ k.double().transpose(-1, -2) * 0.3, -1)
-        keep = (random_bits_torch(seed.cpu(), 2 * n * n) >= round(p * 2**32)).reshape(1, 2, n, n)
+        keep = torch_level.kept(seed.cpu(), p, (1, 2, n, n))
         _compare(out, (plain * keep / (1 - p)).float(), "kept weights")
         up = torch.randn(1, 2, n, n, generator=torch.Generator().manual_seed(3))
         got = backward(up.to(profile.device), *given, None, out, lost, statistics, seed, p, False, 0.3, False)

@@ -1,0 +1,62 @@
+"""Writing routing tables from a benchmark (``opgraft bench --route``)."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+from opgraft import routing
+
+from .run import ratio, wall_ratio
+
+#: A host that is this much slower is within the noise of its measurement.
+NOISE = 0.98
+
+
+def entries(record: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The entries that follow from a record, by the operator whose table they belong to: one for each case that was asked of
+    a table once and ran both ways. The own kernel is chosen where neither the device nor a caller that waits for the
+    result (the longer of the device's and the host's time) is slower than with native."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for case in record["cases"]:
+        asked = {json.dumps(f) for f in case["ways"].get("own", {}).get("features", ())}
+        gained, waited = ratio(case), wall_ratio(case)
+        if gained is None or waited is None or len(asked) != 1:
+            continue
+        owner, route, dtype, fields, size = json.loads(asked.pop())
+        choice = "own" if gained >= 1 and waited >= NOISE else "native"
+        found.setdefault(owner, []).append(
+            {
+                "route": route, "dtype": dtype, "fields": fields, "size": size, "choice": choice,
+                "device × native": round(gained, 3), "wall × native": round(waited, 3),
+                "operator": case["operator"], "case": case["case"],
+            }
+        )  # fmt: skip
+    return found
+
+
+def write(record: dict[str, Any]) -> list[pathlib.Path]:
+    """Put what a record says into the ``routes.json`` of the operators concerned; entries of other platforms, and of operators
+    that the record did not measure, stay. Returns the files."""
+    measured = {case["operator"] for case in record["cases"]}
+    written = []
+    for owner, made in entries(record).items():
+        path = routing.path(owner)
+        whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"platforms": {}}
+        there = whole["platforms"].setdefault(record["platform"], {"measured": {}, "entries": []})
+        source = {k: record[k] for k in ("device", "versions", "commit", "date")}
+        there["measured"].update({name: source for name in sorted({e["operator"] for e in made})})
+        there["entries"] = [e for e in there["entries"] if e["operator"] not in measured] + made
+        path.write_text(_one_line_an_entry(whole), encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _one_line_an_entry(whole: dict[str, Any]) -> str:
+    platforms = []
+    for name, there in whole["platforms"].items():
+        lines = ",\n".join("    " + json.dumps(entry, ensure_ascii=False) for entry in there["entries"])
+        measured = json.dumps(there["measured"], ensure_ascii=False)
+        platforms.append(f'  {json.dumps(name)}: {{"measured": {measured},\n   "entries": [\n{lines}\n   ]}}')
+    return '{"platforms": {\n' + ",\n".join(platforms) + "\n}}\n"
