@@ -22,7 +22,7 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -144,19 +144,37 @@ def _reason(features: Features) -> str:
 
 
 def routed(operator: str, override, platform: str):
-    """The override with the table asked after ``unsupported``; itself if it declares no features."""
+    """The override with the table asked after ``unsupported``, and with what is decided remembered by the call's signature
+    if it declares one; itself if it declares no features."""
     if override.features is None:
         return override
-    unsupported, features = override.unsupported, override.features
+    unsupported, features, signature = override.unsupported, override.features, override.signature
     forced = _from_environment(os.environ.get("OPGRAFT_ROUTE", ""))
     whose = override.routes or operator
     from_environment = forced.get(operator) or forced.get("")
+    decided: dict[Hashable, str | None] = {}
 
-    def unsupported_or_routed(*args, **kwargs) -> str | None:
+    def decide(*args, **kwargs) -> str | None:
         reason = unsupported(*args, **kwargs)
         if reason is not None:
             return reason
         call = features(*args, **kwargs)
         return _reason(call) if choose(whose, platform, call, from_environment) == "native" else None
 
-    return dataclasses.replace(override, unsupported=unsupported_or_routed)
+    def remembered(*args, **kwargs) -> str | None:
+        try:
+            key = signature(*args, **kwargs)
+        except (RuntimeError, TypeError):  # a tensor without strides, or arguments that native refuses
+            key = None
+        if key is None or _observed:
+            return decide(*args, **kwargs)
+        key = (_forced.get(), key)
+        try:
+            return decided[key]
+        except KeyError:
+            if len(decided) >= 4096:
+                decided.clear()
+            decided[key] = reason = decide(*args, **kwargs)
+            return reason
+
+    return dataclasses.replace(override, unsupported=decide if signature is None else remembered)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,8 @@ class Override:
         backward: whether this is the derivative of another override, which autograd calls: such calls are counted apart.
         features: for an operator whose kernel does not win everywhere: called with the same arguments, describes the
             call for the routing table (:mod:`opgraft.routing`).
+        signature: called with the same arguments, a key of everything that ``unsupported`` and ``features`` read, or None for a
+            call that must be looked at anew; what they decide is then remembered by it.
         routes: the operator whose table that is, if another's: those that share the copy engine share copy_'s.
     """
 
@@ -81,6 +83,7 @@ class Override:
     prefer: str | None = None
     backward: bool = False
     features: Callable[..., Features] | None = None
+    signature: Callable[..., Hashable] | None = None
     routes: str | None = None
 
     def kernel_for(self, profile) -> Kernel:

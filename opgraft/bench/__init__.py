@@ -15,7 +15,9 @@ from typing import Any
 
 from opgraft import ops
 
-WAYS = ("native", "own", "routed", "flaggems")
+#: native: nothing is registered. own: our kernel. routed: what the table says. handed: registered, but every call handed to
+#: native, which is what a table can choose instead of own.
+WAYS = ("native", "own", "routed", "handed", "flaggems")
 
 
 @dataclass(frozen=True)

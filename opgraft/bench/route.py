@@ -8,7 +8,7 @@ from typing import Any
 
 from opgraft import routing
 
-from .run import ratio, wall_ratio
+from .run import ratio, wait_ratio
 
 #: A host that is this much slower is within the noise of its measurement.
 NOISE = 0.98
@@ -17,11 +17,11 @@ NOISE = 0.98
 def entries(record: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """The entries that follow from a record, by the operator whose table they belong to: one for each case that was asked of
     a table once and ran both ways. The own kernel is chosen where neither the device nor a caller that waits for the
-    result (the longer of the device's and the host's time) is slower than with native."""
+    result (:func:`opgraft.bench.run.wait_ratio`) is slower than with native."""
     found: dict[str, list[dict[str, Any]]] = {}
     for case in record["cases"]:
         asked = {json.dumps(f) for f in case["ways"].get("own", {}).get("features", ())}
-        gained, waited = ratio(case), wall_ratio(case)
+        gained, waited = ratio(case), wait_ratio(case)
         if gained is None or waited is None or len(asked) != 1:
             continue
         owner, route, dtype, fields, size = json.loads(asked.pop())
@@ -29,7 +29,7 @@ def entries(record: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
         found.setdefault(owner, []).append(
             {
                 "route": route, "dtype": dtype, "fields": fields, "size": size, "choice": choice,
-                "device × native": round(gained, 3), "wall × native": round(waited, 3),
+                "device × native": round(gained, 3), "wait × native": round(waited, 3),
                 "operator": case["operator"], "case": case["case"],
             }
         )  # fmt: skip

@@ -149,7 +149,7 @@ def run(
         raise ValueError(f"unknown peer(s) {', '.join(sorted(unknown))}; known: flaggems")
     if profile.kernel_level == "triton":
         _compile_ahead(platform, chosen)
-    ways = ["native", "own", *(() if route_only else ("routed",)), *(p for p in peers if p not in ("native", "own"))]
+    ways = ["native", "own", "handed" if route_only else "routed", *(p for p in peers if p not in bench.WAYS[:4])]
     remotes = [Remote(platform, way) for way in ways]
     measured, peaks = [], []
     try:
@@ -187,13 +187,14 @@ def ratio(case: dict[str, Any], way: str = "own", kind: str = "device") -> float
     return ways["native"][kind]["median"] / ways[way][kind]["median"]
 
 
-def wall_ratio(case: dict[str, Any], way: str = "own") -> float | None:
-    """The same by what a caller waits for who wants the result: the longer of the device's and the host's time."""
+def wait_ratio(case: dict[str, Any]) -> float | None:
+    """How many times less a caller waits for own's result than for native's through the override: the longer of the device's
+    and the host's time. None if one of the ways did not run."""
     ways = case["ways"]
-    if ratio(case, way, "device") is None or ratio(case, way, "host") is None:
+    if ratio(case) is None or "host" not in ways.get("handed", {}):
         return None
-    native, other = (max(ways[w][kind]["median"] for kind in ("device", "host")) for w in ("native", way))
-    return native / other
+    handed = max(ways["native"]["device"]["median"], ways["handed"]["host"]["median"])
+    return handed / max(ways["own"]["device"]["median"], ways["own"]["host"]["median"])
 
 
 def compare(record: dict[str, Any], baseline: dict[str, Any]) -> tuple[list[str], list[str]]:

@@ -34,6 +34,8 @@ class Worker:
             # One stream for everything: a backward runs on its forward's stream, and capture is refused on the default one.
             self.device = torch.get_device_module(self.profile.device_type)
             self.device.set_stream(self.device.Stream())
+        else:
+            torch.set_num_threads(1)  # what is compared there is the host's time
         if way == "flaggems":
             import flag_gems
 
@@ -46,10 +48,10 @@ class Worker:
     def prepare(self, operator: str, name: str, compile_only: bool = False) -> dict:
         """Make the input sets, run each once, capture them in a graph; says what routing saw and what memory was used."""
         self.case = case = next(c for c in bench.cases(operator) if c.name == name)
-        if self.way in ("own", "routed"):
+        if self.way in ("own", "routed", "handed"):
             self.stack.enter_context(opgraft.use([operator], platform=self.profile.name))
-        if self.way == "own":
-            self.stack.enter_context(routing.force("own"))
+        if self.way in ("own", "handed"):
+            self.stack.enter_context(routing.force("own" if self.way == "own" else "native"))
         self.call = case.call
         if self.way == "flaggems" and case.peer:
             module, _, function = case.peer.partition(":")
@@ -67,7 +69,7 @@ class Worker:
         for arguments in self.sets:
             self.call(*arguments)
         self.host_us = self._host(10)
-        if self.on_device and case.graph:
+        if self.on_device and case.graph and self.way != "handed":
             self.graph = getattr(self.device, f"{self.profile.device_type.upper()}Graph")()
             with self.device.graph(self.graph, stream=self.device.current_stream()):
                 for arguments in self.sets:
@@ -108,6 +110,8 @@ class Worker:
             calls = max(3, min(2000, int(SAMPLE_SECONDS / (self.host_us * 1e-6))))
             spent = self._host(calls)
             return {"device": spent, "host": spent}
+        if self.way == "handed":
+            return {"host": self._host(50)}
         events = self._events()
         found = {"events": events, "host": self._host(max(20, min(200, int(SAMPLE_SECONDS / (events * 1e-6)))))}
         found["device"] = self._replay() if self.graph is not None else events

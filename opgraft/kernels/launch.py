@@ -87,7 +87,6 @@ class Launch:
         """
         if self._empty:
             return
-        device = tensors[0].device
         index = tensors[0].get_device()
         for tensor in tensors:
             if tensor.get_device() != index:
@@ -95,24 +94,25 @@ class Launch:
                 raise RuntimeError(f"kernel {self.kernel.fn.__name__}: tensors on several devices: {devices}")
         if index < 0:
             interpret(self.kernel, self.grid, self._arguments(tensors), self._constants())
-        elif _current_device(device.type)() == index:
-            self._run(device, tensors)
+            return
+        device_type = tensors[0].device.type
+        if _current_device(device_type)() == index:
+            self._run(device_type, index, tensors)
         else:
-            with torch.get_device_module(device).device(index):
-                self._run(device, tensors)
+            with torch.get_device_module(device_type).device(index):
+                self._run(device_type, index, tensors)
 
-    def _run(self, device: torch.device, tensors: tuple[torch.Tensor, ...]) -> None:
+    def _run(self, device_type: str, index: int, tensors: tuple[torch.Tensor, ...]) -> None:
         addresses = [t.data_ptr() for t in tensors]
-        key = (device.index, *[a & 15 for a in addresses])
+        key = (index, *[a & 15 for a in addresses])
         run = self._compiled.get(key)
-        if run is None or _hooked():
-            if sim.active(device.type):
-                run_on_simulated(self.kernel, self.grid, tensors, self._arguments(tensors), self._constants())
-                return
+        if run is not None and not _hooked():
+            run(driver.active.get_current_stream(index), addresses, self._rest)
+        elif sim.active(device_type):
+            run_on_simulated(self.kernel, self.grid, tensors, self._arguments(tensors), self._constants())
+        else:
             compiled = self.kernel[self.grid](*self._arguments(tensors), **self.meta)
             self._compiled[key] = _with_stream(compiled, self._three)
-            return
-        run(driver.active.get_current_stream(device.index), addresses, self._rest)
 
     def _arguments(self, tensors: tuple[torch.Tensor, ...]) -> tuple:
         widths = (*self.words, *[None] * len(tensors))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.a1 import Formula, Operator, Override
+from opgraft.a1 import Formula, Operator, Override, signature
 from opgraft.kernels import copy_engine
 from opgraft.ops.clone.kernel import torch_level, triton_level
 from opgraft.routing import Features
@@ -28,6 +28,7 @@ OPERATOR = Operator(
             kernels={"torch": torch_level.clone, "triton": triton_level.clone},
             unsupported=unsupported,
             features=features,
+            signature=signature.of_one,
             routes="copy_",
             gradient=Formula,  # CloneBackward0
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.a1 import Gradient, Operator, Override
+from opgraft.a1 import Gradient, Operator, Override, signature
 from opgraft.kernels import copy_engine
 from opgraft.ops.contiguous.kernel import torch_level, triton_level
 from opgraft.routing import Features
@@ -41,6 +41,7 @@ OPERATOR = Operator(
             kernels={"torch": torch_level.contiguous, "triton": triton_level.contiguous},
             unsupported=unsupported,
             features=features,
+            signature=signature.of_one,
             routes="copy_",
             gradient=Identity,
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.a1 import Formula, Operator, Override
+from opgraft.a1 import Formula, Operator, Override, signature
 from opgraft.kernels import copy_engine
 from opgraft.ops.copy_.kernel import torch_level, triton_level
 from opgraft.routing import Features
@@ -52,6 +52,7 @@ OPERATOR = Operator(
             kernels={"torch": torch_level.copy_, "triton": triton_level.copy_},
             unsupported=unsupported,
             features=features,
+            signature=signature.of_two,
             gradient=Formula,  # CopyBackwards; the leaf guard and the version counter are autograd's too
         ),
     ),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 
 import torch
 
-from opgraft.a1 import Composite, Operator, Override
+from opgraft.a1 import Composite, Operator, Override, signature
 from opgraft.kernels.philox import draw_seed
 from opgraft.ops.sdpa.attention import attention
 from opgraft.routing import Features
@@ -100,6 +101,16 @@ def features(
     return Features(route, query.dtype, fields, query.shape[:-1].numel() * key.shape[-2])
 
 
+def call_signature(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Hashable:  # fmt: skip
+    """The geometry of the tensors, what else is given, and whether a gradient is kept."""
+    tensors = (signature.geometry(query), signature.geometry(key), signature.geometry(value))
+    mask = None if attn_mask is None else signature.geometry(attn_mask)
+    return (*tensors, mask, dropout_p, is_causal, enable_gqa, _training(query, key, value, attn_mask))
+
+
 class Attention(Composite):
     """sdpa with a gradient to keep."""
 
@@ -116,6 +127,7 @@ OPERATOR = Operator(
             unsupported=unsupported,
             gradient=Attention,
             features=features,
+            signature=call_signature,
         ),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.a1 import Gradient, Operator, Override
+from opgraft.a1 import Gradient, Operator, Override, signature
 from opgraft.kernels import copy_engine
 from opgraft.ops.type_as.kernel import torch_level, triton_level
 from opgraft.routing import Features
@@ -52,6 +52,7 @@ OPERATOR = Operator(
             kernels={"torch": torch_level.type_as, "triton": triton_level.type_as},
             unsupported=unsupported,
             features=features,
+            signature=signature.of_two,
             routes="copy_",
             gradient=CastBack,
         ),

@@ -191,36 +191,31 @@ def attention_keys_backward_kernel(
     first = 0
     if CAUSAL:
         first = (block * BLOCK_N) // BLOCK_M * BLOCK_M
-    for member in range(0, GROUP):
-        head = shared * GROUP + member
+    blocks = tl.maximum(0, tl.cdiv(M - first, BLOCK_M))
+    # One loop over heads and blocks: Triton 3.6 pipelines a loop inside a loop wrongly on an H200 (dk of one query, docs/triton.md).
+    for step in range(0, GROUP * blocks):
+        head = shared * GROUP + step // blocks
         batch_head = batch * H + head
-        for start in range(first, M, BLOCK_M):
-            rows = start + tl.arange(0, BLOCK_M)
-            query = _tile(q + batch * q_strides[0] + head * q_strides[1], rows, q_strides[2], columns_e, q_strides[3], M, E)
-            mask_here = mask
-            if MASK != 0:
-                mask_here = mask + batch * mask_strides[0] + head * mask_strides[1]
-            scores = _scores(query, key, mask_here, rows, columns, mask_strides, M, N, scale, CAUSAL, MASK)
-            weights = _weights(scores, statistics, batch_head * M + rows, rows < M, B * H * M)
-            upstream = _tile(
-                grad + batch * grad_strides[0] + head * grad_strides[1],
-                rows,
-                grad_strides[2],
-                columns_ev,
-                grad_strides[3],
-                M,
-                EV,
-            )
-            weight_grad = tl.dot(upstream, tl.trans(value), input_precision="ieee")
-            kept = weights
-            if DROPOUT:
-                keep = _kept(seed, batch_head, rows, block * BLOCK_N, M, N, least, BLOCK_M, BLOCK_N)
-                kept = tl.where(keep, weights * keep_scale, 0.0)
-                weight_grad = tl.where(keep, weight_grad * keep_scale, 0.0)
-            value_grad += tl.dot(tl.trans(kept.to(upstream.dtype)), upstream, input_precision="ieee")
-            row_delta = tl.load(delta + batch_head * M + rows, mask=rows < M, other=0.0)
-            score_grad = weights * (weight_grad - row_delta[:, None])
-            key_grad += tl.dot(tl.trans(score_grad.to(query.dtype)), query, input_precision="ieee")
+        rows = first + step % blocks * BLOCK_M + tl.arange(0, BLOCK_M)
+        query = _tile(q + batch * q_strides[0] + head * q_strides[1], rows, q_strides[2], columns_e, q_strides[3], M, E)
+        mask_here = mask
+        if MASK != 0:
+            mask_here = mask + batch * mask_strides[0] + head * mask_strides[1]
+        scores = _scores(query, key, mask_here, rows, columns, mask_strides, M, N, scale, CAUSAL, MASK)
+        weights = _weights(scores, statistics, batch_head * M + rows, rows < M, B * H * M)
+        upstream = _tile(
+            grad + batch * grad_strides[0] + head * grad_strides[1], rows, grad_strides[2], columns_ev, grad_strides[3], M, EV
+        )
+        weight_grad = tl.dot(upstream, tl.trans(value), input_precision="ieee")
+        kept = weights
+        if DROPOUT:
+            keep = _kept(seed, batch_head, rows, block * BLOCK_N, M, N, least, BLOCK_M, BLOCK_N)
+            kept = tl.where(keep, weights * keep_scale, 0.0)
+            weight_grad = tl.where(keep, weight_grad * keep_scale, 0.0)
+        value_grad += tl.dot(tl.trans(kept.to(upstream.dtype)), upstream, input_precision="ieee")
+        row_delta = tl.load(delta + batch_head * M + rows, mask=rows < M, other=0.0)
+        score_grad = weights * (weight_grad - row_delta[:, None])
+        key_grad += tl.dot(tl.trans(score_grad.to(query.dtype)), query, input_precision="ieee")
     columns64 = columns.to(tl.int64)
     dk += batch * dk_strides[0] + shared * dk_strides[1]
     dv += batch * dv_strides[0] + shared * dv_strides[1]
