@@ -184,12 +184,25 @@ def unsupported(dst_dtype: torch.dtype, src: torch.Tensor) -> str | None:
     return None
 
 
-def features(dtype: torch.dtype, src: torch.Tensor, dense: bool, numel: int) -> Features:
-    """What the routing table of the copy engine knows of a copy: dense, broadcasting or otherwise permuted; the elements'
-    widths in bytes; size is the bytes written."""
+def features(dtype: torch.dtype, src: torch.Tensor, dst_shape, dst_strides) -> Features:
+    """What the routing table of the copy engine knows of a copy: dense; broadcasting; permuted, apart where the tile's two
+    dimensions are small, so that many programs move little each. And the elements' widths in bytes; size is the bytes written."""
     to, frm = dtype.itemsize, src.dtype.itemsize
-    route = "dense" if dense else "broadcast" if numel != src.numel() or 0 in src.stride() else "permuted"
-    return Features(route if dtype == src.dtype else f"{route} cast", None, (("from", frm), ("to", to)), numel * to)
+    steps = plan(dst_shape, dst_strides, src.expand(dst_shape).stride())
+    p, q = _tile_dimensions(steps)
+    if steps.flat:
+        route = "dense"
+    elif 0 in steps.src_strides:
+        route = "broadcast"
+    else:
+        area = steps.sizes[q] * (1 if p is None else steps.sizes[p])
+        route = "permuted" if area >= SMALL_AREA else "permuted in small pieces"
+    cast = "" if dtype == src.dtype else ", cast"
+    return Features(route + cast, None, (("from", frm), ("to", to)), math.prod(dst_shape) * to)
+
+
+#: Elements of the two dimensions that tiles span, below which routing looks at a copy apart.
+SMALL_AREA = 2048
 
 
 def copy(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:

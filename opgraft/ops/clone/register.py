@@ -6,6 +6,7 @@ import torch
 
 from opgraft.a1 import Formula, Operator, Override, signature
 from opgraft.kernels import copy_engine
+from opgraft.kernels.geometry import like_strides
 from opgraft.ops.clone.kernel import torch_level, triton_level
 from opgraft.routing import Features
 
@@ -17,7 +18,7 @@ def unsupported(self: torch.Tensor, *, memory_format: torch.memory_format | None
 
 def features(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> Features:
     """The copy engine's."""
-    return copy_engine.features(self.dtype, self, self.is_contiguous(), self.numel())
+    return copy_engine.features(self.dtype, self, self.shape, like_strides(self, memory_format or torch.preserve_format))
 
 
 OPERATOR = Operator(

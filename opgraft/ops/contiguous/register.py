@@ -6,6 +6,7 @@ import torch
 
 from opgraft.a1 import Gradient, Operator, Override, signature
 from opgraft.kernels import copy_engine
+from opgraft.kernels.geometry import like_strides
 from opgraft.ops.contiguous.kernel import torch_level, triton_level
 from opgraft.routing import Features
 
@@ -30,7 +31,7 @@ class Identity(Gradient):
 
 def features(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> Features:
     """The copy engine's."""
-    return copy_engine.features(self.dtype, self, False, self.numel())
+    return copy_engine.features(self.dtype, self, self.shape, like_strides(self, memory_format))
 
 
 OPERATOR = Operator(

@@ -39,9 +39,7 @@ def _broadcasts(shape, to) -> bool:
 
 def features(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> Features:
     """The copy engine's."""
-    return copy_engine.features(
-        self.dtype, src, self.is_contiguous() and src.is_contiguous() and self.shape == src.shape, self.numel()
-    )
+    return copy_engine.features(self.dtype, src, self.shape, self.stride())
 
 
 OPERATOR = Operator(

@@ -6,6 +6,7 @@ import torch
 
 from opgraft.a1 import Gradient, Operator, Override, signature
 from opgraft.kernels import copy_engine
+from opgraft.kernels.geometry import like_strides
 from opgraft.ops.type_as.kernel import torch_level, triton_level
 from opgraft.routing import Features
 
@@ -27,7 +28,7 @@ def unsupported(self: torch.Tensor, other: torch.Tensor) -> str | None:
 
 def features(self: torch.Tensor, other: torch.Tensor) -> Features:
     """The copy engine's."""
-    return copy_engine.features(other.dtype, self, self.is_contiguous(), self.numel())
+    return copy_engine.features(other.dtype, self, self.shape, like_strides(self, torch.preserve_format))
 
 
 class CastBack(Gradient):
