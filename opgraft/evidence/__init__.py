@@ -37,7 +37,10 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def commit() -> str:
-    """The checkout's commit, with ``+changes`` if the tree differs from it. Outside a checkout, what ``OPGRAFT_COMMIT`` says."""
+    """The checkout's commit, with ``+changes`` if the tree differs from it; what ``OPGRAFT_COMMIT`` says, if it is set (for a
+    machine that has a copy of the tree only)."""
+    if given := os.environ.get("OPGRAFT_COMMIT"):
+        return given
     here = pathlib.Path(__file__).parents[1]
     try:
         head = _git(here, "rev-parse", "--short=12", "HEAD")
@@ -45,7 +48,7 @@ def commit() -> str:
             "+changes" if _git(here, "status", "--porcelain", "--", ".", "../pyproject.toml", ":(exclude)**/REPORT.md") else ""
         )
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("OPGRAFT_COMMIT", "unknown")
+        return "unknown"
 
 
 def _git(folder: pathlib.Path, *args: str) -> str:
