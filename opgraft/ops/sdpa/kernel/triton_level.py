@@ -192,7 +192,6 @@ def attention_keys_backward_kernel(
     if CAUSAL:
         first = (block * BLOCK_N) // BLOCK_M * BLOCK_M
     blocks = tl.maximum(0, tl.cdiv(M - first, BLOCK_M))
-    # One loop over heads and blocks: Triton 3.6 pipelines a loop inside a loop wrongly on an H200 (dk of one query, docs/triton.md).
     for step in range(0, GROUP * blocks):
         head = shared * GROUP + step // blocks
         batch_head = batch * H + head
@@ -275,19 +274,30 @@ def attention_queries_backward_kernel(
     tl.store(pointers, (result * scale).to(dq.dtype.element_ty), mask=inside)
 
 
-def _blocks(tensor: torch.Tensor, M: int, N: int, widest: int, backward: bool) -> dict:
-    """Rows and columns of a tile, warps and stages, measured on an H200 (bench/NOTES.md); 16 is the least that ``tl.dot`` takes."""
-    if interpreted(tensor.device):
+def _blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backward: bool) -> dict:
+    """Rows and columns of a tile, warps and stages, measured on an H200 (bench/NOTES.md); 16 is the least that ``tl.dot`` takes.
+
+    Two kinds of tile that Triton 3.6 compiles wrongly there are avoided (docs/triton.md): head dims that differ or rows that are
+    not whole pieces of 16 bytes take tiles too small for the warp-group matrix unit, and a backward has no tile of 16 queries.
+    """
+    (M, E), (N, EV) = q.shape[2:], v.shape[2:]
+    if interpreted(q.device):
         return {"BLOCK_M": _tile_size(M, 64), "BLOCK_N": _tile_size(N, 64)}
-    if tensor.dtype is torch.float32:
+    widest = max(E, EV)
+    regular = E == EV and all(
+        t.stride(3) == 1 and not any(n * t.dtype.itemsize % 16 for n in (E, *t.stride()[:3])) for t in (q, k, v)
+    )
+    if q.dtype is torch.float32:
         m, n, warps, stages = (32, 32, 4, 1) if widest > 64 or backward else (64, 32, 4, 2)
+    elif not regular:
+        m, n, warps, stages = 32, 32, 4, 1
     elif backward:
         m, n, warps, stages = (64, 64, 4, 2) if widest <= 128 else (64, 32, 4, 2)
     else:
         m, n, warps, stages = 64, 64, 4, 3
-    m, n = _tile_size(M, m), _tile_size(N, n)
-    wide = _tile_size(widest, 256) * tensor.dtype.itemsize
-    room = _shared_memory(tensor.device.index) - m * wide * (2 if backward else 1)
+    m, n = m if backward else _tile_size(M, m), _tile_size(N, n)
+    wide = _tile_size(widest, 256) * q.dtype.itemsize
+    room = _shared_memory(q.device.index) - m * wide * (2 if backward else 1)
     stages = max(1, min(stages, room // (2 * (m if backward else n) * wide)))
     return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
 
@@ -358,7 +368,7 @@ def attention(
 def _forward_launch(out, q, k, v, mask, p, causal, scale, training) -> Launch:
     numbers, constants, mask_strides = _common(q, k, mask, p, causal, scale)
     (B, H, M, E), N, EV = q.shape, k.shape[2], v.shape[3]
-    blocks = _blocks(q, M, N, max(E, EV), backward=False)
+    blocks = _blocks(q, k, v, backward=False)
     return Launch(
         attention_forward_kernel, (triton.cdiv(M, blocks["BLOCK_M"]) * B * H,), out.stride(), q.stride(), k.stride(), v.stride(),
         mask_strides, *numbers, E, EV, words=_mask_words(6, mask), **constants, TRAINING=training, BLOCK_EV=_tile_size(EV, 256),
@@ -403,7 +413,7 @@ def attention_backward(
 def _backward_launches(grads, grad, q, k, v, mask, out, p, causal, scale, mask_grad) -> tuple[Launch, Launch, Launch]:
     numbers, constants, mask_strides = _common(q, k, mask, p, causal, scale)
     (B, H, M, E), (_, SHARED, N, EV) = q.shape, v.shape
-    blocks = _blocks(q, M, N, max(E, EV), backward=True)
+    blocks = _blocks(q, k, v, backward=True)
     rows = triton.cdiv(M, blocks["BLOCK_M"]) * B * H
     wide = {"BLOCK_EV": _tile_size(EV, 256)}
     dq, dk, dv = grads

@@ -40,6 +40,9 @@ CASES = [
     _case((1, 2, 16, 16), (1, 2, 16, 16), golden=True),
     *(_case((2, 2, 65, 33), (2, 2, 70, 33), 20, dtype, is_causal=causal)
       for dtype in ("float32", "float16", "bfloat16") for causal in (False, True)),
+    *(_case((1, 1, 65, e), (1, 1, 70, e), ev, "float16") for e, ev in ((40, 24), (34, 34), (96, 32), (128, 128))),
+    *(_case((1, 2, 65, 64), (1, 2, 70, 64), dtype="float16", layout=name)
+      for name in ("transposed heads", "last stride", "expanded heads", "gaps")),
     *(_case((1, 1, m, 8), (1, 1, n, 8)) for m, n in ((1, 1), (1, 129), (127, 1), (64, 64), (130, 3))),
     *(_case((1, 1, m, 8), (1, 1, n, 8), is_causal=True) for m, n in ((5, 130), (130, 5), (64, 65))),
     *(_case((1, 1, 3, e), (1, 1, 5, e), ev) for e, ev in ((1, 1), (96, 96), (80, 48), (24, 130), (256, 256), (200, 7))),
@@ -97,6 +100,8 @@ def _particular(profile):
         derivative((1, 1, 1, 256), (1, 1, 3, 256), 200)
         for dtype in (torch.float16, torch.bfloat16):
             derivative((1, 2, 33, 24), (1, 2, 40, 24), 24, dtype)
+            derivative((1, 1, 65, 40), (1, 1, 70, 40), 24, dtype)
+            derivative((1, 8, 1, 128), (1, 1, 200, 128), 128, dtype)
 
     def backward_masks():
         for mask in ("bool", "float"):
