@@ -274,7 +274,7 @@ def attention_queries_backward_kernel(
     tl.store(pointers, (result * scale).to(dq.dtype.element_ty), mask=inside)
 
 
-def _blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backward: bool) -> dict:
+def _blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grad: torch.Tensor | None = None) -> dict:
     """Rows and columns of a tile, warps and stages, measured on an H200 (bench/NOTES.md); 16 is the least that ``tl.dot`` takes.
 
     Two kinds of tile that Triton 3.6 compiles wrongly there are avoided (docs/triton.md): head dims that differ or rows that are
@@ -284,9 +284,8 @@ def _blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backward: bool) -
     if interpreted(q.device):
         return {"BLOCK_M": _tile_size(M, 64), "BLOCK_N": _tile_size(N, 64)}
     widest = max(E, EV)
-    regular = E == EV and all(
-        t.stride(3) == 1 and not any(n * t.dtype.itemsize % 16 for n in (E, *t.stride()[:3])) for t in (q, k, v)
-    )
+    backward = grad is not None
+    regular = E == EV and all(_in_pieces(t, E) for t in (q, k, v, grad) if t is not None)
     if q.dtype is torch.float32:
         m, n, warps, stages = (32, 32, 4, 1) if widest > 64 or backward else (64, 32, 4, 2)
     elif not regular:
@@ -300,6 +299,12 @@ def _blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backward: bool) -
     room = _shared_memory(q.device.index) - m * wide * (2 if backward else 1)
     stages = max(1, min(stages, room // (2 * (m if backward else n) * wide)))
     return {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
+
+
+def _in_pieces(t: torch.Tensor, width: int) -> bool:
+    """Whether every row of ``width`` elements is whole pieces of 16 bytes in memory."""
+    rows = (width, *t.stride()[:3])
+    return t.stride(3) == 1 and not t.data_ptr() % 16 and not any(n * t.dtype.itemsize % 16 for n in rows)
 
 
 @functools.cache
@@ -323,7 +328,7 @@ def _common(q, k, mask, p: float, causal: bool, scale: float) -> tuple[tuple, di
 
 def _geometry(*tensors: torch.Tensor | None) -> tuple:
     """What a launch depends on of its tensors."""
-    return tuple(None if t is None else (t.dtype, t.shape, t.stride()) for t in tensors)
+    return tuple(None if t is None else (t.dtype, t.shape, t.stride(), t.data_ptr() & 15) for t in tensors)
 
 
 _launches: dict = {}
@@ -367,8 +372,8 @@ def attention(
 
 def _forward_launch(out, q, k, v, mask, p, causal, scale, training) -> Launch:
     numbers, constants, mask_strides = _common(q, k, mask, p, causal, scale)
-    (B, H, M, E), N, EV = q.shape, k.shape[2], v.shape[3]
-    blocks = _blocks(q, k, v, backward=False)
+    (B, H, M, E), EV = q.shape, v.shape[3]
+    blocks = _blocks(q, k, v)
     return Launch(
         attention_forward_kernel, (triton.cdiv(M, blocks["BLOCK_M"]) * B * H,), out.stride(), q.stride(), k.stride(), v.stride(),
         mask_strides, *numbers, E, EV, words=_mask_words(6, mask), **constants, TRAINING=training, BLOCK_EV=_tile_size(EV, 256),
@@ -413,7 +418,7 @@ def attention_backward(
 def _backward_launches(grads, grad, q, k, v, mask, out, p, causal, scale, mask_grad) -> tuple[Launch, Launch, Launch]:
     numbers, constants, mask_strides = _common(q, k, mask, p, causal, scale)
     (B, H, M, E), (_, SHARED, N, EV) = q.shape, v.shape
-    blocks = _blocks(q, k, v, backward=True)
+    blocks = _blocks(q, k, v, grad)
     rows = triton.cdiv(M, blocks["BLOCK_M"]) * B * H
     wide = {"BLOCK_EV": _tile_size(EV, 256)}
     dq, dk, dv = grads

@@ -103,6 +103,18 @@ def _particular(profile):
             derivative((1, 1, 65, 40), (1, 1, 70, 40), 24, dtype)
             derivative((1, 8, 1, 128), (1, 1, 200, 128), 128, dtype)
 
+    def broadcast_gradient():
+        """The gradient of a sum is expanded: every stride is 0."""
+        qt, kt, vt, _ = inputs((1, 2, 70, 64), (1, 2, 65, 64), 64, torch.float16)
+        q, k, v = (t.to(profile.device) for t in (qt, kt, vt))
+        up = torch.ones((), dtype=q.dtype, device=q.device).expand(q.shape)
+        out, lost, statistics = forward(q, k, v, None, None, 0.0, False, 0.3, True)
+        got = backward(up, q, k, v, None, out, lost, statistics, None, 0.0, False, 0.3, False)
+        wide = [t.double().requires_grad_() for t in (qt, kt, vt)]
+        wants = torch.autograd.grad(reference.sdpa(*wide, scale=0.3).sum(), wide)
+        for name, g, w in zip(("dq", "dk", "dv"), got, wants):
+            torch.testing.assert_close(g.cpu().double(), w, rtol=2e-2, atol=2e-2, msg=lambda m: f"{name}: {m}")  # noqa: B023
+
     def backward_masks():
         for mask in ("bool", "float"):
             derivative((2, 2, 17, 8), (2, 2, 70, 8), 8, mask=mask)
@@ -140,6 +152,7 @@ def _particular(profile):
 
     look_at = f"ops/sdpa/kernel/{level}_level.py"
     yield Check("backward: shapes, groups, causal, dtypes", backward_shapes, look_at)
+    yield Check("backward: an expanded gradient", broadcast_gradient, look_at)
     yield Check("backward: masks and their gradient", backward_masks, look_at)
     yield Check("dropout: which weights, and the same in the backward", dropped, look_at)
     yield Check("rows without keys", dead_rows, look_at)
