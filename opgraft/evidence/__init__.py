@@ -18,11 +18,13 @@ import jinja2
 import torch
 
 import opgraft
-from opgraft import ops, platforms
+from opgraft import ops, platforms, routing
 from opgraft.platforms import Profile
 from opgraft.verify.levels import LEVELS, Result
 
 SCHEMA = 1
+#: Pages that follow from records do not change what a record was made from.
+RENDERED = tuple(f":(exclude)**/{page}.md" for page in ("REPORT", "PLATFORM", "MERGE"))
 #: The levels of records, in the order of the matrix: the three, and the third in each real engine.
 COLUMNS = (*LEVELS, "framework (vllm)")
 
@@ -44,9 +46,7 @@ def commit() -> str:
     here = pathlib.Path(__file__).parents[1]
     try:
         head = _git(here, "rev-parse", "--short=12", "HEAD")
-        return head + (
-            "+changes" if _git(here, "status", "--porcelain", "--", ".", "../pyproject.toml", ":(exclude)**/REPORT.md") else ""
-        )
+        return head + ("+changes" if _git(here, "status", "--porcelain", "--", ".", "../pyproject.toml", *RENDERED) else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
@@ -134,7 +134,7 @@ def render(folder: pathlib.Path, reports: bool = True) -> list[pathlib.Path]:
         reports: whether to write the REPORT.md of each operator with a record into its own folder.
 
     Returns:
-        The pages: ``matrix.md`` beside the records, then the reports.
+        The pages: ``matrix.md`` beside the records, then the reports, then PLATFORM.md and MERGE.md of operators with routes.
     """
     entries = read(folder)
     templates = jinja2.Environment(
@@ -149,9 +149,35 @@ def render(folder: pathlib.Path, reports: bool = True) -> list[pathlib.Path]:
             pages[home / "REPORT.md"] = templates.get_template("report.md.j2").render(
                 operator=name, entries=own, file_name=file_name
             )
+            if routing.path(name).exists():
+                pages |= _binding_pages(name, own, templates)
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
     return list(pages)
+
+
+def _binding_pages(name: str, entries: list[dict[str, Any]], templates: jinja2.Environment) -> dict[pathlib.Path, str]:
+    """PLATFORM.md and MERGE.md of an operator with a routing table."""
+    bindings: list[dict[str, Any]] = []
+    for profile in platforms.profiles().values():
+        own = [e for e in entries if e["platform"] == profile.name]
+        how = "simulated" if any(e["simulated"] for e in own) else f"hardware: {own[0]['device']}" if own else "not run"
+        bindings.append({"profile": profile, "entries": own, "how": how})
+    routes = json.loads(routing.path(name).read_text(encoding="utf-8"))["platforms"]
+    for there in routes.values():
+        for entry in there["entries"]:
+            entry["kind"] = f"{entry['route']} {entry['dtype']} {entry['fields']}"
+    composite = any(o.gradient.__name__ not in ("Formula", "NotDifferentiable") and o.features for o in _overrides(name))
+    expected = max((sum(e["passed"] for e in row["entries"]) for row in bindings), default=0)
+    given = {"operator": name, "bindings": bindings, "routes": routes, "composite": composite, "expected": expected}
+    return {
+        ops.folder(name) / page: templates.get_template(f"{page.lower()}.j2").render(**given)
+        for page in ("PLATFORM.md", "MERGE.md")
+    }
+
+
+def _overrides(name: str):
+    return ops.load(name).OPERATOR.overrides
 
 
 def matrix(entries: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:
