@@ -76,11 +76,17 @@ def sdpa(
     shared = (*batch[:-1], key.shape[-3]) if enable_gqa else batch
     if attn_mask is not None:
         attn_mask = _four(attn_mask.expand(*batch, query.shape[-2], key.shape[-2]), batch)
+    q, k, v = _four(query, batch), _four(key, shared), _four(value, shared)
+    heads, group = k.shape[1], q.shape[1] // k.shape[1]
+    one_query = group > 1 and q.shape[2] == 1 and not is_causal
+    if one_query:  # decoding: the heads of a group are as many queries, so each key and value is read once a group
+        q = q.squeeze(2).unflatten(1, (heads, group))
+        attn_mask = None if attn_mask is None else attn_mask.squeeze(2).unflatten(1, (heads, group))
     seed = draw_seed(query.device) if dropout_p > 0 else None
-    out, *_ = attention(
-        _four(query, batch), _four(key, shared), _four(value, shared), attn_mask, seed, dropout_p, is_causal,
-        1 / math.sqrt(query.shape[-1]) if scale is None else scale, _training(query, key, value, attn_mask),
-    )  # fmt: skip
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    out, *_ = attention(q, k, v, attn_mask, seed, dropout_p, is_causal, scale, _training(query, key, value, attn_mask))
+    if one_query:
+        out = out.flatten(1, 2).unsqueeze(2)
     return out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])
 
 

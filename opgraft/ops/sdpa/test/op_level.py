@@ -40,6 +40,8 @@ CASES = [
     Case("mask that does not broadcast", (*_three(1, 2, 5, 8, n=7), TensorSpec((4, 7), "bool"))),
     Case("scale", _three(1, 2, 5, 8), {"scale": 0.7}),
     Case("grouped heads", (TensorSpec((2, 6, 5, 8)), TensorSpec((2, 2, 7, 8), seed=1), TensorSpec((2, 2, 7, 8), seed=2)), {"enable_gqa": True}),
+    Case("grouped heads, one query", (TensorSpec((2, 6, 1, 8)), TensorSpec((2, 2, 7, 8), seed=1), TensorSpec((2, 2, 7, 5), seed=2), TensorSpec((2, 6, 1, 7), seed=3)), {"enable_gqa": True}),
+    Case("grouped heads, one query, causal", (TensorSpec((6, 1, 8)), TensorSpec((2, 7, 8), seed=1), TensorSpec((2, 7, 8), seed=2)), {"enable_gqa": True, "is_causal": True}),
     Case("grouped heads that do not divide", (TensorSpec((2, 5, 5, 8)), TensorSpec((2, 2, 7, 8)), TensorSpec((2, 2, 7, 8))), {"enable_gqa": True}),
     Case("heads that broadcast", (TensorSpec((2, 6, 5, 8)), TensorSpec((2, 1, 7, 8), seed=1), TensorSpec((1, 6, 7, 8), seed=2))),
     Case("heads that do not match", (TensorSpec((2, 6, 5, 8)), TensorSpec((2, 4, 7, 8)), TensorSpec((2, 4, 7, 8)))),
@@ -68,6 +70,7 @@ def _particular(profile):
             (((3, 5, 8), (3, 7, 8), (3, 7, 8)), {"is_causal": True}),
             (((2, 2, 3, 5, 8), (2, 1, 3, 7, 8), (1, 2, 3, 7, 8)), {"scale": 0.5}),
             (((2, 6, 5, 8), (2, 2, 7, 8), (2, 2, 7, 4)), {"enable_gqa": True}),
+            (((2, 6, 1, 8), (2, 2, 7, 8), (2, 2, 7, 4), (2, 6, 1, 7)), {"enable_gqa": True}),
             (((2, 6, 5, 8), (2, 1, 7, 8), (2, 6, 7, 8), (6, 5, 7)), {}),
             (((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), (2, 1, 1, 7)), {}),
         ):
