@@ -13,7 +13,7 @@ verify: $(VENV)/.ready
 	$(BIN)/opgraft verify --platform sim
 
 test: $(VENV)/.ready
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench/dispatch_overhead.py

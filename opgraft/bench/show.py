@@ -13,7 +13,7 @@ from .run import ratio
 
 def table(record: dict[str, Any]) -> Table:
     """One line a case: times, ratios to native, fraction of the copy peak, host times."""
-    peers = sorted({w for c in record["cases"] for w in c["ways"]} - {"native", "own", "routed"})
+    peers = sorted({w for c in record["cases"] for w in c["ways"]} - {"native", "own", "routed", "handed"})
     shown = Table(
         title=f"{record['device']}, {record['platform']}: medians of {record['rounds']} rounds in one run; copy peak "
         f"{record['peak TB/s']:.3g} TB/s (bytes read and written)"

@@ -56,7 +56,8 @@ class Worker:
         if self.way == "flaggems" and case.peer:
             module, _, function = case.peer.partition(":")
             self.call = getattr(importlib.import_module(module), function)
-        number = 1 if compile_only or not self.on_device else min(32, max(2, -(-CACHE_BYTES // max(case.nbytes, 1))))
+        rotating = 4 if case.flops else min(32, max(2, -(-CACHE_BYTES // max(case.nbytes, 1))))
+        number = 1 if compile_only or not self.on_device else rotating
         self.sets = [case.make(self.profile.device) for _ in range(number)]
         with routing.observe() as seen:
             out = self.call(*self.sets[0])
@@ -64,8 +65,8 @@ class Worker:
         answer: dict = {"features": [(o, f.route, routing.dtype_name(f.dtype), f.fields, f.size) for o, f, _ in seen]}
         if compile_only:
             return answer
-        answer["workspace bytes"] = self._workspace(out)
         del out
+        answer["workspace bytes"] = self._workspace()
         for arguments in self.sets:
             self.call(*arguments)
         self.host_us = self._host(10)
@@ -78,11 +79,10 @@ class Worker:
         self._synchronize()
         return answer
 
-    def _workspace(self, out: Any) -> int | None:
-        """Bytes that a call allocates beyond its results."""
+    def _workspace(self) -> int | None:
+        """Bytes that a call allocates beyond its results; None where the device does not say."""
         if not self.on_device:
             return None
-        del out
         self._synchronize()
         before = self.device.memory_allocated()
         self.device.reset_peak_memory_stats()

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import sys
 import threading
+import types
 
 import numpy as np
 import torch
@@ -60,9 +61,21 @@ class _InPlaceExecutor(GridExecutor):
         return None
 
 
+class _DeviceFunction(InterpretedFunction):
+    """Triton's, without patching the language anew at every call: :func:`interpret` does that once a launch, and half of the
+    time of a kernel with helpers went there."""
+
+    def __call__(self, *args, **kwargs):
+        return self.rewrite()(*args, **kwargs)
+
+
+#: Stands for a function that sees all of the language, so that all of it is patched.
+_SEES_ALL = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+
+
 @functools.cache
 def _interpreted_function(kernel: _Identity) -> InterpretedFunction:
-    return InterpretedFunction(kernel.function.fn)
+    return _DeviceFunction(kernel.function.fn)
 
 
 class _Identity:
@@ -145,11 +158,14 @@ def interpret(kernel: JITFunction, grid, args, meta) -> None:
                 if isinstance(value, JITFunction):
                     replaced.append((space, name, value))
                     space[name] = _interpreted_function(_Identity(value))
+        scope = interpreter._patch_lang(_SEES_ALL)
         try:
             function = _interpreted_function(key)
             with np.errstate(all="ignore"):  # casts of NaN and out of range values are the kernel's business
                 _InPlaceExecutor(function.rewrite(), function.arg_names, grid)(*args, **meta)
         finally:
+            if scope is not None:  # Triton 3.6 restores nothing
+                scope.restore()
             interpreter.InterpreterBuilder.create_dot = _triton_dot
             for space, name, value in replaced:
                 space[name] = value
