@@ -151,7 +151,8 @@ def run(
         _compile_ahead(platform, chosen)
     ways = ["native", "own", "handed" if route_only else "routed", *(p for p in peers if p not in bench.WAYS[:4])]
     remotes = [Remote(platform, way) for way in ways]
-    measured, peaks = [], []
+    measured: list[dict[str, Any]] = []
+    peaks: list[float] = []
     try:
         for i, (name, case) in enumerate(chosen):
             if i % 25 == 0:
@@ -228,5 +229,7 @@ def write(record: dict[str, Any], folder: pathlib.Path, name: str = "bench") -> 
     """Write a record to ``folder/<platform>/<name>.json``; returns the path."""
     path = folder / record["platform"] / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    rest = {k: v for k, v in record.items() if k != "cases"}
+    cases = ",\n".join("  " + json.dumps(case, ensure_ascii=False) for case in record["cases"])  # a line each
+    path.write_text(json.dumps(rest, indent=1)[:-2] + f',\n "cases": [\n{cases}\n ]\n}}\n', encoding="utf-8")
     return path

@@ -32,7 +32,9 @@ def test_equal_answers_pass_with_the_counts(monkeypatch):
     together, alone = results(monkeypatch, generation())
     assert together.ok and alone.ok and alone.name == "vLLM, copy_ alone"
     assert together.figures["hits in inference_mode"] == 5 and alone.figures["scenario"] == "llama"
-    assert together.figures["calls by native"] == 5 and together.figures["tokens compared"] == "all"
+    assert together.figures["calls by native"] == 5
+    # sdpa, which is among all of them, sums in another order than native.
+    assert together.figures["tokens compared"] == "prefix rule" and alone.figures["tokens compared"] == "all"
 
 
 def test_another_token_fails_and_says_where(monkeypatch):
@@ -42,11 +44,11 @@ def test_another_token_fails_and_says_where(monkeypatch):
 
 def test_a_missing_prompt_or_token_fails(monkeypatch):
     assert not results(monkeypatch, generation(tokens=[[1, 2, 3]]))[0].ok
-    assert "token 2 differs" in results(monkeypatch, generation(tokens=[[1, 2], [4]]))[0].error
+    assert "token 2 differs" in results(monkeypatch, generation(tokens=[[1, 2], [4]]))[1].error
 
 
 def test_other_logprobs_fail(monkeypatch):
-    result = results(monkeypatch, generation(logprobs=[[-0.1, -0.2, -0.4], [-1.0]]))[0]
+    result = results(monkeypatch, generation(logprobs=[[-0.1, -0.2, -0.4], [-1.0]]))[1]
     assert not result.ok and "logprobs differ by up to 0.1" in result.error
 
 
