@@ -14,7 +14,7 @@ from opgraft.ops.embedding.kernel.triton_level import (
     row_bounds_kernel,
     row_sums_kernel,
 )
-from opgraft.ops.sdpa.kernel.triton_level import (
+from opgraft.ops.sdpa.kernel.flash import (
     attention_delta_kernel,
     attention_forward_kernel,
     attention_keys_backward_kernel,
