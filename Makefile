@@ -13,7 +13,7 @@ verify: $(VENV)/.ready
 	$(BIN)/opgraft verify --platform sim
 
 test: $(VENV)/.ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 bench: $(VENV)/.ready
 	$(BIN)/python bench/dispatch_overhead.py

@@ -9,9 +9,12 @@ a failure; one that no scenario calls is reported as not exercised.
 from __future__ import annotations
 
 import functools
+import os
 import pathlib
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from opgraft import ops
@@ -31,12 +34,45 @@ def _model(name: str) -> pathlib.Path:
     return vllm_models.save(name, pathlib.Path(tempfile.mkdtemp(prefix=f"opgraft-{name}-")))
 
 
-@functools.cache
+_generations: dict[tuple, Future[Generation]] = {}
+_lock = threading.Lock()
+#: Starting vLLM is mostly importing, on one core; more at once than this would take too much memory.
+_pool = ThreadPoolExecutor(min(os.cpu_count() or 1, 4))
+
+
 def _generation(scenario: Scenario, names: tuple[str, ...] | None, platform: str) -> Generation:
+    """The one run of vLLM for these arguments; waits for it."""
+    with _lock:
+        key = (scenario, names, platform)
+        if key not in _generations:
+            _generations[key] = _pool.submit(_generate, *key)
+    return _generations[key].result()
+
+
+def _generate(scenario: Scenario, names: tuple[str, ...] | None, platform: str) -> Generation:
     together = names is not None and len(names) > 1  # only these need every process that vLLM would start
     return vllm_engine.generate(
         scenario, _model(scenario.model), list(names) if names else None, platform, one_process=not together
     )
+
+
+def run_ahead(levels: list[EngineLevel], profile: Profile) -> None:
+    """Start the runs that the checks of several operators will wait for, so that they use every core."""
+    together = tuple(o.name for o in ops.select(None))
+    starters = ThreadPoolExecutor(2 * len(SCENARIOS))
+    for scenario in SCENARIOS:
+        _model(scenario.model)
+        for names in (None, together):
+            starters.submit(_generation, scenario, names, profile.name)
+
+    def alone() -> None:
+        for level in levels:
+            scenario = level.scenario(profile) if level.operator.refusal is None else None
+            if scenario is not None:
+                starters.submit(_generation, scenario, (level.operator.name,), profile.name)
+        starters.shutdown(wait=False)
+
+    threading.Thread(target=alone, daemon=True).start()
 
 
 def compare(ours: Generation, native: Generation, exact: bool) -> float:
@@ -104,8 +140,12 @@ class EngineLevel:
             "prompts": len(native.tokens),
         }
 
+    def scenario(self, profile: Profile) -> Scenario | None:
+        """The first one in which native calls the operator."""
+        return next((s for s in SCENARIOS if self._called(s, profile)), None)
+
     def _alone(self, profile: Profile) -> dict:
-        scenario = next((s for s in SCENARIOS if self._called(s, profile)), None)
+        scenario = self.scenario(profile)
         if scenario is None:
             return {"not exercised": f"no model of these calls it: {', '.join(s.name for s in SCENARIOS)}"}
         figures = self._compare(scenario, (self.operator.name,), profile)

@@ -14,7 +14,7 @@ from rich.table import Table
 from opgraft import evidence, ops
 from opgraft.platforms import Profile
 
-from .engine_level import ENGINES, EngineLevel
+from .engine_level import ENGINES, EngineLevel, run_ahead
 from .levels import LEVELS, Level, Result, load_level, ready, run_check
 
 #: The project's own records; the operators' REPORT.md are rendered from these, not from a trial elsewhere.
@@ -63,13 +63,15 @@ def verify(
     console.print(f"Platform [bold]{profile.name}[/]: {kinds['device']}{simulated}", highlight=False)
     console.print(f"Kernels: {kinds['kernels']}", highlight=False)
     outcome: dict[tuple[str, str], list[Result]] = {}
-    for name in chosen:
-        for level in wanted:
-            loaded = load_level(name, level) if engine is None else EngineLevel(ops.load(name).OPERATOR)
-            with _own_kernels():
+    with _own_kernels():
+        if engine is not None:
+            run_ahead([EngineLevel(ops.load(name).OPERATOR) for name in chosen], profile)
+        for name in chosen:
+            for level in wanted:
+                loaded = load_level(name, level) if engine is None else EngineLevel(ops.load(name).OPERATOR)
                 results = run_level(loaded, f"{name} · {engine or level}", profile, console)
-            outcome[name, level] = results
-            evidence.write(evidence.record(name, level, profile, results, engine), folder)
+                outcome[name, level] = results
+                evidence.write(evidence.record(name, level, profile, results, engine), folder)
     _print_matrix(console, chosen, wanted, outcome)
     failed = [(name, level, r) for (name, level), results in outcome.items() for r in results if not r.ok]
     for name, level, result in failed:
