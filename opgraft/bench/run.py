@@ -64,10 +64,9 @@ def selected(names: list[str] | None) -> list[tuple[str, bench.Case]]:
     Raises:
         ValueError: an unknown operator, or one without cases.
     """
-    known = ops.modules()
-    if unknown := sorted(set(names or ()) - set(known)):
-        raise ValueError(f"unknown operator(s) {', '.join(unknown)}; known: {', '.join(known)}")
-    found = [(name, case) for name in names or known for case in bench.cases(name)]
+    for name in names or ():
+        ops.load(name)
+    found = [(name, case) for name in names or ops.modules() for case in bench.cases(name)]
     if bare := [n for n in names or () if not bench.cases(n)]:
         raise ValueError(f"no benchmark: {', '.join(bare)} (a bench.py with CASES in the operator's folder declares one)")
     return found

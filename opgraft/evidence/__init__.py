@@ -167,17 +167,15 @@ def _binding_pages(name: str, entries: list[dict[str, Any]], templates: jinja2.E
     for there in routes.values():
         for entry in there["entries"]:
             entry["kind"] = f"{entry['route']} {entry['dtype']} {entry['fields']}"
-    composite = any(o.gradient.__name__ not in ("Formula", "NotDifferentiable") and o.features for o in _overrides(name))
+    composite = any(
+        o.gradient.__name__ not in ("Formula", "NotDifferentiable") and o.features for o in ops.load(name).OPERATOR.overrides
+    )
     expected = max((sum(e["passed"] for e in row["entries"]) for row in bindings), default=0)
     given = {"operator": name, "bindings": bindings, "routes": routes, "composite": composite, "expected": expected}
     return {
         ops.folder(name) / page: templates.get_template(f"{page.lower()}.j2").render(**given)
         for page in ("PLATFORM.md", "MERGE.md")
     }
-
-
-def _overrides(name: str):
-    return ops.load(name).OPERATOR.overrides
 
 
 def matrix(entries: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:

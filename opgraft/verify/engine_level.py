@@ -40,13 +40,17 @@ _lock = threading.Lock()
 _pool = ThreadPoolExecutor(min(os.cpu_count() or 1, 4))
 
 
-def _generation(scenario: Scenario, names: tuple[str, ...] | None, platform: str) -> Generation:
-    """The one run of vLLM for these arguments; waits for it."""
+def _started(scenario: Scenario, names: tuple[str, ...] | None, platform: str) -> Future[Generation]:
+    """The one run of vLLM for these arguments, started if it is not yet."""
     with _lock:
         key = (scenario, names, platform)
         if key not in _generations:
             _generations[key] = _pool.submit(_generate, *key)
-    return _generations[key].result()
+        return _generations[key]
+
+
+def _generation(scenario: Scenario, names: tuple[str, ...] | None, platform: str) -> Generation:
+    return _started(scenario, names, platform).result()
 
 
 def _generate(scenario: Scenario, names: tuple[str, ...] | None, platform: str) -> Generation:
@@ -59,18 +63,16 @@ def _generate(scenario: Scenario, names: tuple[str, ...] | None, platform: str) 
 def run_ahead(levels: list[EngineLevel], profile: Profile) -> None:
     """Start the runs that the checks of several operators will wait for, so that they use every core."""
     together = tuple(o.name for o in ops.select(None))
-    starters = ThreadPoolExecutor(2 * len(SCENARIOS))
     for scenario in SCENARIOS:
         _model(scenario.model)
         for names in (None, together):
-            starters.submit(_generation, scenario, names, profile.name)
+            _started(scenario, names, profile.name)
 
     def alone() -> None:
         for level in levels:
             scenario = level.scenario(profile) if level.operator.refusal is None else None
             if scenario is not None:
-                starters.submit(_generation, scenario, (level.operator.name,), profile.name)
-        starters.shutdown(wait=False)
+                _started(scenario, (level.operator.name,), profile.name)
 
     threading.Thread(target=alone, daemon=True).start()
 
