@@ -27,6 +27,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from opgraft.memo import kept
+
 CHOICES = ("own", "native")
 _forced: contextvars.ContextVar[str | None] = contextvars.ContextVar("opgraft_route", default=None)
 _observed: list[list[tuple[str, Features, str]]] = []
@@ -168,13 +170,6 @@ def routed(operator: str, override, platform: str):
             key = None
         if key is None or _observed:
             return decide(*args, **kwargs)
-        key = (_forced.get(), key)
-        try:
-            return decided[key]
-        except KeyError:
-            if len(decided) >= 4096:
-                decided.clear()
-            decided[key] = reason = decide(*args, **kwargs)
-            return reason
+        return kept(decided, (_forced.get(), key), decide, *args, **kwargs)
 
     return dataclasses.replace(override, unsupported=decide if signature is None else remembered)

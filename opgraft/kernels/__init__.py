@@ -1,6 +1,6 @@
 """Triton pieces that several operators share: the launcher, outputs, the strided copy engine."""
 
-from .launch import Launch, block_size, interpreted, kept, launch
+from .launch import Launch, block_size, interpreted, launch
 from .output import GuardedOutputs, new_empty_strided, new_like
 
-__all__ = ["GuardedOutputs", "Launch", "block_size", "interpreted", "kept", "launch", "new_empty_strided", "new_like"]
+__all__ = ["GuardedOutputs", "Launch", "block_size", "interpreted", "launch", "new_empty_strided", "new_like"]

@@ -23,10 +23,11 @@ import torch
 import triton
 import triton.language as tl
 
+from opgraft.memo import kept
 from opgraft.routing import Features
 
 from .geometry import span
-from .launch import Launch, block_size, interpreted, kept
+from .launch import Launch, block_size, interpreted
 
 MAX_RANK = 8
 

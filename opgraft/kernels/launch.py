@@ -5,15 +5,14 @@ device; through the Triton interpreter, on the tensors' own memory, on the simul
 
 Triton's own launcher takes 10 to 60 µs of host time a call on an H200's host, since it binds, specialises and hashes every
 argument anew. A ``Launch`` holds everything about a call but its tensors, so an operator that keeps its launches
-(:func:`kept`) pays for that once per signature; after that a call looks up the compiled kernel by the addresses' alignment
+(:func:`opgraft.memo.kept`) pays for that once per signature; after that a call looks up the compiled kernel by the addresses' alignment
 and hands addresses to it. Nothing is tuned inside a user's call, and nothing waits for the device.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
-from typing import TypeVar
+from collections.abc import Callable
 
 import torch
 import triton
@@ -29,8 +28,6 @@ from .interpret import interpret
 #: Integer dtypes by width in bytes: what a kernel that only moves bits reads and writes.
 WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
 _OPTIONS = ("num_warps", "num_stages")
-_MOST_KEPT = 4096
-T = TypeVar("T")
 
 
 def interpreted(device: torch.device) -> bool:
@@ -47,16 +44,6 @@ def block_size(numel: int, device: torch.device, compiled: int = 1024) -> int:
     if not interpreted(device):
         return compiled
     return min(max(1024, triton.next_power_of_2(numel // 64 + 1)), 1 << 20)
-
-
-def kept(launches: dict[Hashable, T], key: Hashable, make: Callable[..., T], *args) -> T:
-    """The launches of a call's signature, made at the first one. ``key`` holds all that ``make(*args)`` depends on."""
-    found = launches.get(key)
-    if found is None:
-        if len(launches) >= _MOST_KEPT:
-            launches.clear()
-        found = launches[key] = make(*args)
-    return found
 
 
 class Launch:

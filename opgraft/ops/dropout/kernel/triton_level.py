@@ -10,9 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
-from opgraft.kernels import Launch, block_size, kept, new_like
+from opgraft.kernels import Launch, block_size, new_like
 from opgraft.kernels.copy_engine import needs_64_bit, offsets_of, plan
 from opgraft.kernels.philox import draw_seed, random_bits, threshold
+from opgraft.memo import kept
 
 COMPILED_BLOCK = 1024
 

@@ -15,8 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
-from opgraft.kernels import Launch, interpreted, kept, new_empty_strided
+from opgraft.kernels import Launch, interpreted, new_empty_strided
 from opgraft.kernels.geometry import row_major
+from opgraft.memo import kept
 
 CHUNK = 32
 GATHER_BYTES, BACKWARD_BLOCK, WARPS = 2048, 2048, 2  # measured on an H200 (bench/NOTES.md)

@@ -7,9 +7,10 @@ import functools
 import torch
 import triton
 
-from opgraft.kernels import Launch, interpreted, kept, new_empty_strided
+from opgraft.kernels import Launch, interpreted, new_empty_strided
 from opgraft.kernels.geometry import row_major
 from opgraft.kernels.philox import threshold
+from opgraft.memo import kept
 
 from .flash import (
     attention_delta_kernel,
