@@ -16,22 +16,22 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import dataclasses
 import functools
 import json
 import math
 import os
 import pathlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
-from opgraft.memo import kept
-
 CHOICES = ("own", "native")
 _forced: contextvars.ContextVar[str | None] = contextvars.ContextVar("opgraft_route", default=None)
-_observed: list[list[tuple[str, Features, str]]] = []
+#: The choice that :func:`force` makes here, or None.
+forced = _forced.get
+#: The lists of the :func:`observe` blocks that are active.
+observed: list[list[tuple[str, Features, str]]] = []
 
 
 class Features(NamedTuple):
@@ -82,22 +82,22 @@ def force(choice: str | None) -> Iterator[None]:
 def observe() -> Iterator[list[tuple[str, Features, str]]]:
     """What is asked of the tables inside the block, in every thread: (operator, features, choice)."""
     seen: list[tuple[str, Features, str]] = []
-    _observed.append(seen)
+    observed.append(seen)
     try:
         yield seen
     finally:
-        _observed.remove(seen)
+        observed.remove(seen)
 
 
 @functools.cache
 def _from_environment(text: str) -> dict[str, str]:
-    forced = {}
+    found = {}
     for item in filter(None, text.split(",")):
         name, _, choice = item.rpartition("=")
         if choice not in CHOICES:
             raise ValueError(f"OPGRAFT_ROUTE is own, native, OP=own or OP=native, comma separated; got {item!r}")
-        forced[name.strip()] = choice
-    return forced
+        found[name.strip()] = choice
+    return found
 
 
 def path(operator: str) -> pathlib.Path:
@@ -132,44 +132,30 @@ def _by_table(operator: str, platform: str, features: Features) -> str:
     return min(entries, key=lambda entry: abs(math.log(max(entry[0], 1)) - size))[1]
 
 
-def choose(operator: str, platform: str, features: Features, from_environment: str | None = None) -> str:
-    """``own`` or ``native`` for a call."""
-    choice = _forced.get() or from_environment or _by_table(operator, platform, features)
-    for seen in _observed:
-        seen.append((operator, features, choice))
-    return choice
-
-
 @functools.lru_cache(maxsize=1 << 14)
 def _reason(features: Features) -> str:
     return f"routed to native: {features}"
 
 
-def routed(operator: str, override, platform: str):
-    """The override with the table asked after ``unsupported``, and with what is decided remembered by the call's signature
-    if it declares one; itself if it declares no features."""
-    if override.features is None:
-        return override
-    unsupported, features, signature = override.unsupported, override.features, override.signature
-    forced = _from_environment(os.environ.get("OPGRAFT_ROUTE", ""))
-    whose = override.routes or operator
-    from_environment = forced.get(operator) or forced.get("")
-    decided: dict[Hashable, str | None] = {}
+def from_environment(operator: str) -> str | None:
+    """What ``OPGRAFT_ROUTE`` forces for an operator now, if anything."""
+    everywhere = _from_environment(os.environ.get("OPGRAFT_ROUTE", ""))
+    return everywhere.get(operator) or everywhere.get("")
 
-    def decide(*args, **kwargs) -> str | None:
-        reason = unsupported(*args, **kwargs)
-        if reason is not None:
-            return reason
-        call = features(*args, **kwargs)
-        return _reason(call) if choose(whose, platform, call, from_environment) == "native" else None
 
-    def remembered(*args, **kwargs) -> str | None:
-        try:
-            key = signature(*args, **kwargs)
-        except (RuntimeError, TypeError):  # a tensor without strides, or arguments that native refuses
-            key = None
-        if key is None or _observed:
-            return decide(*args, **kwargs)
-        return kept(decided, (_forced.get(), key), decide, *args, **kwargs)
+def chooser(table_of: str, platform: str, otherwise: str | None) -> Callable[[Features], str | None]:
+    """A function of a call's features that answers why native runs, None for the own kernel.
 
-    return dataclasses.replace(override, unsupported=decide if signature is None else remembered)
+    Args:
+        table_of: the operator whose table is asked.
+        platform: the platform's name.
+        otherwise: the choice that the environment forces where :func:`force` does not.
+    """
+
+    def choose(features: Features) -> str | None:
+        choice = forced() or otherwise or _by_table(table_of, platform, features)
+        for seen in observed:
+            seen.append((table_of, features, choice))
+        return _reason(features) if choice == "native" else None
+
+    return choose

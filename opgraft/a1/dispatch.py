@@ -21,6 +21,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 
 from opgraft import platforms
 
+from .decide import Decide
 from .operator import Composite, Gradient, NotDifferentiable, Override
 
 _below_autograd = torch._C._AutoDispatchBelowAutograd
@@ -72,17 +73,16 @@ def _without_numbers(overload):
     return wrap
 
 
-def backend_kernel(override: Override, implementation, native, count, hand_over):
+def backend_kernel(override: Override, decide: Decide, native, count, hand_over):
     """The kernel for the backend key.
 
     Args:
         override: what is replaced.
-        implementation: its kernel for this platform.
+        decide: of :func:`opgraft.a1.decide.decider`.
         native: ``call_boxed`` of the kernel that was there before.
         count: called once for each call that arrives.
         hand_over: called with the reason for each call that goes to native.
     """
-    unsupported = override.unsupported
     wrap = _without_numbers(override.overload)
 
     def kernel(keyset, *args, **kwargs):
@@ -93,10 +93,10 @@ def backend_kernel(override: Override, implementation, native, count, hand_over)
         count()
         inside.active = True
         try:
-            reason = unsupported(*args, **kwargs)
-            if reason is None:
-                return implementation(*args, **kwargs)
-            hand_over(reason)
+            decided = decide(*args, **kwargs)
+            if not isinstance(decided, str):
+                return decided(*args, **kwargs)
+            hand_over(decided)
             return native(keyset, *args, **kwargs)
         finally:
             inside.active = False
@@ -104,13 +104,13 @@ def backend_kernel(override: Override, implementation, native, count, hand_over)
     return kernel
 
 
-def autograd_kernel(override: Override, native, count, hand_over):
+def autograd_kernel(override: Override, decide: Decide, native, count, hand_over):
     """The kernel for the autograd key of an operator that PyTorch composes from others.
 
     Without a gradient to keep it goes on below autograd, where :func:`backend_kernel` counts the call. An input
     that the kernels do not take goes to native here, while autograd still records, so native's gradient is kept.
     """
-    overload, unsupported = override.overload, override.unsupported
+    overload = override.overload
     wrap = _without_numbers(overload)
     gradient: Any = override.gradient
     composite = issubclass(gradient, Composite)
@@ -127,7 +127,8 @@ def autograd_kernel(override: Override, native, count, hand_over):
         if not forward_mode and not (torch.is_grad_enabled() and any_requires_grad(*args)):
             with _below_autograd():
                 return overload.redispatch(keyset & after_autograd, *args, **kwargs)
-        reason = "forward-mode AD" if forward_mode else unsupported(*args, **kwargs)
+        decided = "forward-mode AD" if forward_mode else decide(*args, **kwargs)
+        reason = decided if isinstance(decided, str) else None
         if reason is None and not composite:
             return ours(keyset, *args, **kwargs)
         if not _traced(args):
@@ -268,14 +269,14 @@ class Installed:
         self._overload._dispatch_cache.clear()
 
 
-def install(override: Override, profile, count, hand_over) -> Installed:
-    """Install one override for a platform."""
+def install(override: Override, profile, decide: Decide, count, hand_over) -> Installed:
+    """Install one override for a platform; ``decide`` is of :func:`opgraft.a1.decide.decider`."""
     overload, (autograd_key, backend_key) = override.overload, profile.keys
     native = torch.library.get_kernel(overload, backend_key).call_boxed
-    kernels = {backend_key: backend_kernel(override, override.kernel_for(profile), native, count, hand_over)}
+    kernels = {backend_key: backend_kernel(override, decide, native, count, hand_over)}
     if issubclass(override.gradient, (Gradient, Composite)):
         native_autograd = torch.library.get_kernel(overload, autograd_key).call_boxed
-        kernels[autograd_key] = autograd_kernel(override, native_autograd, count, hand_over)
+        kernels[autograd_key] = autograd_kernel(override, decide, native_autograd, count, hand_over)
     elif torch._C._dispatch_has_kernel_for_dispatch_key(override.qualified_name, autograd_key):
         if issubclass(override.gradient, NotDifferentiable):
             kernels[autograd_key] = torch.library.fallthrough_kernel

@@ -14,9 +14,10 @@ from collections.abc import Callable
 
 import torch
 
-from opgraft import platforms, routing
+from opgraft import platforms
 
 from . import dispatch
+from .decide import decider
 from .operator import Operator
 
 _lock = threading.RLock()
@@ -114,8 +115,8 @@ class Registration:
                 if problem:
                     raise RuntimeError(f"{self.operator.name}: {problem}")
                 count = self._count_backward if override.backward else self._count
-                routed = routing.routed(self.operator.name, override, self.profile.name)
-                installed = dispatch.install(routed, self.profile, count, self._hand_over)
+                decide = decider(self.operator.name, override, self.profile)
+                installed = dispatch.install(override, self.profile, decide, count, self._hand_over)
                 self._undo.append(installed.remove)
                 problem = dispatch.unreachable(override, self.profile)
                 if problem:

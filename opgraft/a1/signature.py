@@ -6,22 +6,23 @@ from collections.abc import Hashable
 
 import torch
 
-_keys = torch._C._dispatch_keys
 _is_alias_of = torch._C._is_alias_of  # type: ignore[attr-defined]
 
 
 def geometry(tensor: torch.Tensor) -> Hashable:
-    """dtype, shape, strides, device index and dispatch keys (which hold the layout, conj and neg bits, and quantization).
+    """dtype (which tells quantized tensors), shape, strides, device, conj and neg bits, and whether it has no memory (a zero
+    tensor). Where an override is called, tensors that have strides are of the strided layout.
 
     Raises:
-        RuntimeError: the tensor has no strides (sparse, nested).
+        RuntimeError: the tensor has no strides (sparse, nested, mkldnn).
     """
-    return tensor.dtype, tensor.shape, tensor.stride(), tensor.get_device(), _keys(tensor).raw_repr()
+    bits = tensor.is_conj(), tensor.is_neg(), tensor._is_zerotensor()
+    return tensor.dtype, tensor.shape, tensor.stride(), tensor.device, bits
 
 
 def of_one(self: torch.Tensor, **keywords) -> Hashable:
     """The signature of a call with one tensor: clone, contiguous."""
-    return (geometry(self), *keywords.values())
+    return geometry(self), *keywords.values()
 
 
 def of_two(self: torch.Tensor, other: torch.Tensor, non_blocking: bool = False) -> Hashable:

@@ -25,12 +25,13 @@ WARN, FAIL = 0.8, 0.7
 class Remote:
     """A worker process (:mod:`opgraft.bench.worker`); one that a case killed is started again for the next."""
 
-    def __init__(self, platform: str, way: str):
-        self.platform, self.way = platform, way
+    def __init__(self, platform: str, way: str, core: int | None = None):
+        self.platform, self.way, self.core = platform, way, core
         self._start()
 
     def _start(self) -> None:
         command = [sys.executable, "-W", "ignore", "-m", "opgraft.bench.worker", self.platform, self.way]
+        command += [] if self.core is None else [str(self.core)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, **request: Any) -> None:
@@ -149,7 +150,9 @@ def run(
     if profile.kernel_level == "triton":
         _compile_ahead(platform, chosen)
     ways = ["native", "own", "handed" if route_only else "routed", *(p for p in peers if p not in bench.WAYS[:4])]
-    remotes = [Remote(platform, way) for way in ways]
+    # All on one core, since they take turns: on the H200's host, cores differed by a quarter for the same code.
+    core = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    remotes = [Remote(platform, way, core) for way in ways]
     measured: list[dict[str, Any]] = []
     peaks: list[float] = []
     try:

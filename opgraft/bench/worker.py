@@ -70,8 +70,9 @@ class Worker:
         for arguments in self.sets:
             self.call(*arguments)
         self.host_us = self._host(10)
-        if self.on_device and case.graph and self.way != "handed":
-            self.graph = getattr(self.device, f"{self.profile.device_type.upper()}Graph")()
+        make_graph = self.profile.device_graph()
+        if make_graph is not None and case.graph and self.way != "handed":
+            self.graph = make_graph()
             with self.device.graph(self.graph, stream=self.device.current_stream()):
                 for arguments in self.sets:
                     self.call(*arguments)
@@ -178,8 +179,10 @@ class Worker:
         return time.perf_counter() - start
 
 
-def main(platform: str, way: str) -> None:
-    """Answer requests until standard input ends."""
+def main(platform: str, way: str, core: str | None = None) -> None:
+    """Answer requests until standard input ends, on one core if it is named."""
+    if core is not None:
+        os.sched_setaffinity(0, {int(core)})
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print does not mix with the answers
     worker = None

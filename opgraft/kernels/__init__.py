@@ -2,5 +2,6 @@
 
 from .launch import Launch, block_size, interpreted, launch
 from .output import GuardedOutputs, new_empty_strided, new_like
+from .prepared import prepared
 
-__all__ = ["GuardedOutputs", "Launch", "block_size", "interpreted", "launch", "new_empty_strided", "new_like"]
+__all__ = ["GuardedOutputs", "Launch", "block_size", "interpreted", "launch", "new_empty_strided", "new_like", "prepared"]

@@ -1,15 +1,14 @@
 """The strided copy engine that clone, copy_, contiguous and type_as share.
 
-A copy is planned on the host, once per signature, and runs as one of three kernels:
+A copy is planned on the host, once per signature, and runs as one of two kernels:
 
 * flat: both sides are one dense run. Bytes moved: each once in, once out. A copy without a cast moves the widest
   integer words that the sizes and addresses allow, so its dtype does not matter.
-* tiled: two of the dimensions left after collapsing make tiles: the destination's fastest, and the source's fastest if
-  that is another one (a transpose: loads and stores both coalesce, the compiler turns the tile around in shared memory),
-  else one along which the source is broadcast (each source element is read once a tile), else the next one (rows).
-  The others are resolved once a program. Bytes moved: each once in, once out.
-* strided: where such a tile would be tiny, each element's offsets are computed from its linear index in the destination's
-  order, so stores coalesce.
+* tiled: of the dimensions left after collapsing some make tiles: one side starts with the destination's fastest, the other
+  with the source's fastest if that is another one (a transpose: loads and stores both coalesce, the compiler turns the tile
+  around in shared memory), else with one along which the source is broadcast (each source element is read once a tile), else
+  with the next one (rows). A side that is short takes in the next dimension of its memory, so many small dimensions make
+  whole tiles too. The others are resolved once a program. Bytes moved: each once in, once out.
 
 Index width: 32 bits where the largest offset and the block after the last element fit, else 64.
 """
@@ -17,6 +16,7 @@ Index width: 32 bits where the largest offset and the block after the last eleme
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import torch
@@ -26,8 +26,10 @@ import triton.language as tl
 from opgraft.memo import kept
 from opgraft.routing import Features
 
-from .geometry import span
+from .copy_plan import Plan, divisors, interpreted_tiles, needs_64_bit, plan, tiles
+from .geometry import like_strides, span
 from .launch import Launch, block_size, interpreted
+from .output import allocator
 
 MAX_RANK = 8
 
@@ -36,42 +38,6 @@ CONVERTIBLE = {
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
     torch.float16, torch.bfloat16, torch.float32, torch.float64,
 }  # fmt: skip
-
-
-class Plan(NamedTuple):
-    """A copy after collapsing: sizes with their strides in elements, outermost first."""
-
-    sizes: tuple[int, ...]
-    dst_strides: tuple[int, ...]
-    src_strides: tuple[int, ...]
-
-    @property
-    def flat(self) -> bool:
-        """Whether both sides are one dense run."""
-        return len(self.sizes) == 1 and self.dst_strides == (1,) and self.src_strides == (1,)
-
-
-def plan(sizes, dst_strides, src_strides, row_major: bool = False) -> Plan:
-    """Drop size-1 dimensions, order the rest by the destination's stride, and merge what is one run on both sides.
-
-    Args:
-        sizes: the common shape of both sides.
-        dst_strides: the destination's strides, in elements.
-        src_strides: the source's strides, in elements; 0 broadcasts.
-        row_major: keep the order of the dimensions, for kernels whose result depends on an element's index.
-    """
-    dims = [(d, s, n) for n, d, s in zip(sizes, dst_strides, src_strides) if n != 1]
-    if not row_major:
-        dims.sort(key=lambda dim: (dim[0], dim[1]), reverse=True)
-    merged: list[tuple[int, int, int]] = []
-    for d, s, n in dims:
-        if merged and merged[-1][0] == d * n and merged[-1][1] == s * n:
-            merged[-1] = (d, s, n * merged[-1][2])
-        else:
-            merged.append((d, s, n))
-    if not merged:
-        merged = [(1, 1, 1)]
-    return Plan(tuple(m[2] for m in merged), tuple(m[0] for m in merged), tuple(m[1] for m in merged))
 
 
 @triton.jit
@@ -88,7 +54,7 @@ def flat_copy_kernel(dst, src, numel, BOOL: tl.constexpr, WIDE: tl.constexpr, BL
 
 @triton.jit
 def tile_copy_kernel(
-    dst, src, p_size, q_size, dst_p, dst_q, src_p, src_q, p_tiles, q_tiles, sizes, dst_strides, src_strides,
+    dst, src, p_size, q_size, dst_p, dst_q, src_p, src_q, p_tiles, q_tiles, dst_strides, src_strides, sizes,
     RANK: tl.constexpr, ONE_P: tl.constexpr, ONE_Q: tl.constexpr, BOOL: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
@@ -99,7 +65,7 @@ def tile_copy_kernel(
         program = program.to(tl.int64)
     outer = program // (p_tiles * q_tiles)
     tile = program % (p_tiles * q_tiles)
-    dst_start, src_start = offsets_of(outer, sizes, dst_strides, src_strides, RANK)
+    dst_start, src_start = offsets_of(outer, sizes, dst_strides, src_strides, RANK, WIDE)
     p = tile // q_tiles * BLOCK_P + tl.arange(0, BLOCK_P)
     q = tile % q_tiles * BLOCK_Q + tl.arange(0, BLOCK_Q)
     if ONE_P:
@@ -118,30 +84,62 @@ def tile_copy_kernel(
 
 
 @triton.jit
-def strided_copy_kernel(
-    dst, src, numel, sizes, dst_strides, src_strides,
-    RANK: tl.constexpr, BOOL: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+def grouped_copy_kernel(
+    dst, src, p_size, q_size, p_tiles, q_tiles, p_dst, p_src, p_sizes, q_dst, q_src, q_sizes, dst_strides, src_strides, sizes,
+    RANK_P: tl.constexpr, RANK_Q: tl.constexpr, RANK: tl.constexpr, TURNED: tl.constexpr, BOOL: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
-    """dst[index] = src[index] over RANK dimensions, outermost first."""
-    block = tl.program_id(0)
+    """The same where a side of the tile is a group of dimensions. TURNED: loads run along p, stores along q, else both along q.
+
+    The tile is one row of elements, not a matrix: offsets of a group are no run that the compiler could see, and without one
+    Triton 3.6 runs along a matrix's first dimension, 3.9 along its last.
+    """
+    program = tl.program_id(0)
     if WIDE:
-        block = block.to(tl.int64)
-    linear = block * BLOCK + tl.arange(0, BLOCK)
-    mask = linear < numel
-    dst_offsets, src_offsets = offsets_of(linear, sizes, dst_strides, src_strides, RANK)
-    value = tl.load(src + src_offsets, mask=mask)
-    tl.store(dst + dst_offsets, convert(value, dst.dtype.element_ty, BOOL), mask=mask)
+        program = program.to(tl.int64)
+    outer = program // (p_tiles * q_tiles)
+    tile = program % (p_tiles * q_tiles)
+    dst_start, src_start = offsets_of(outer, sizes, dst_strides, src_strides, RANK, WIDE)
+    place = tl.arange(0, BLOCK_P * BLOCK_Q)
+    along_q = place // BLOCK_Q, place % BLOCK_Q
+    if TURNED:
+        to_load = place % BLOCK_P, place // BLOCK_P
+    else:
+        to_load = along_q
+    first_p, first_q = tile // q_tiles * BLOCK_P, tile % q_tiles * BLOCK_Q
+    p, q = first_p + to_load[0], first_q + to_load[1]
+    _, src_p = offsets_of(p, p_sizes, p_dst, p_src, RANK_P, WIDE)
+    _, src_q = offsets_of(q, q_sizes, q_dst, q_src, RANK_Q, WIDE)
+    value = tl.load(src + src_start + src_p + src_q, mask=(p < p_size) & (q < q_size))
+    value = convert(value, dst.dtype.element_ty, BOOL)
+    if TURNED:
+        value = tl.reshape(tl.trans(tl.reshape(value, [BLOCK_Q, BLOCK_P])), [BLOCK_P * BLOCK_Q])
+    p, q = first_p + along_q[0], first_q + along_q[1]
+    dst_p, _ = offsets_of(p, p_sizes, p_dst, p_src, RANK_P, WIDE)
+    dst_q, _ = offsets_of(q, q_sizes, q_dst, q_src, RANK_Q, WIDE)
+    tl.store(dst + dst_start + dst_p + dst_q, value, mask=(p < p_size) & (q < q_size))
 
 
 @triton.jit
-def offsets_of(linear, sizes, first_strides, second_strides, RANK: tl.constexpr):
-    """Offsets of the elements with these row-major indexes in two tensors of RANK dimensions, outermost first."""
+def offsets_of(linear, divisors, first_strides, second_strides, RANK: tl.constexpr, WIDE: tl.constexpr):
+    """Offsets of the elements with these row-major indexes in two tensors of RANK dimensions, outermost first.
+
+    ``divisors`` are those of :func:`opgraft.kernels.copy_plan.divisors`: a division by a size is a multiplication and a shift, since
+    the chip's own takes 20 instructions; 64-bit indexes (WIDE) are divided as they are.
+    """
     rest = linear
     first = linear * 0
     second = linear * 0
     for back in tl.static_range(RANK):
-        index = rest % sizes[RANK - 1 - back]
-        rest = rest // sizes[RANK - 1 - back]
+        index = rest
+        if back < RANK - 1:  # a lone dimension stays one run for the compiler
+            size = divisors[3 * (RANK - 1 - back)]
+            if WIDE:
+                rest = index // size
+            else:
+                multiplier = divisors[3 * (RANK - 1 - back) + 1].to(tl.uint32, bitcast=True)
+                rest = (tl.umulhi(index.to(tl.uint32), multiplier) >> divisors[3 * (RANK - 1 - back) + 2]).to(tl.int32)
+            index -= rest * size
         first += index * first_strides[RANK - 1 - back]
         second += index * second_strides[RANK - 1 - back]
     return first, second
@@ -186,48 +184,88 @@ def unsupported(dst_dtype: torch.dtype, src: torch.Tensor) -> str | None:
 
 
 def features(dtype: torch.dtype, src: torch.Tensor, dst_shape, dst_strides) -> Features:
-    """What the routing table of the copy engine knows of a copy: dense; broadcasting; permuted, apart where the tile's two
-    dimensions are small, so that many programs move little each. And the elements' widths in bytes; size is the bytes written."""
+    """What the routing table of the copy engine knows of a copy: which of its kernels runs (dense, broadcast and
+    permuted tiles, grouped tiles), and the elements' widths in bytes; size is the bytes written."""
     to, frm = dtype.itemsize, src.dtype.itemsize
     steps = plan(dst_shape, dst_strides, src.expand(dst_shape).stride())
-    p, q = _tile_dimensions(steps)
-    if steps.flat:
+    if steps.flat or 0 in steps.sizes:
         route = "dense"
-    elif 0 in steps.src_strides:
-        route = "broadcast"
+    elif tiles(steps, min(max(to, frm), 8)).grouped:
+        route = "grouped"
     else:
-        area = steps.sizes[q] * (1 if p is None else steps.sizes[p])
-        route = "permuted" if area >= SMALL_AREA else "permuted in small pieces"
+        route = "broadcast" if 0 in steps.src_strides else "permuted"
     cast = "" if dtype == src.dtype else ", cast"
     return Features(route + cast, None, (("from", frm), ("to", to)), math.prod(dst_shape) * to)
 
 
-#: Elements of the two dimensions that tiles span, below which routing looks at a copy apart.
-SMALL_AREA = 2048
+class Geometry(NamedTuple):
+    """What a copy depends on of a tensor."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    device: torch.device
 
 
-def copy(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
-    """Copy ``src`` into ``dst``, converting the dtype; returns ``dst``.
+class Copy:
+    """A copy between tensors of known geometry, planned at the first call for each alignment of their addresses."""
+
+    def __init__(self, dst: Geometry, src: Geometry):
+        self._dst, self._src = dst, src
+        self._index = -1 if dst.device.index is None else dst.device.index
+        self._empty = 0 in dst.shape
+        self._launches: dict[int, Launch] = {}
+
+    def __call__(self, dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+        """Copy ``src`` into ``dst``; returns ``dst``."""
+        if self._empty:
+            return dst
+        to, frm = dst.data_ptr(), src.data_ptr()
+        aligned = (to | frm) & 7
+        launch = self._launches.get(aligned)
+        if launch is None:
+            launch = self._launches[aligned] = _launch(self._dst, self._src, aligned)
+        launch.at(self._index, (to, frm), (dst, src))
+        return dst
+
+
+def between(dst: torch.Tensor, src: torch.Tensor) -> Copy:
+    """The copy of tensors like ``src``, expanded to ``dst``'s shape, into tensors like ``dst``.
 
     Args:
         dst: no two elements of it may share memory.
-        src: on the same device, of the same shape (expand it first to broadcast).
+        src: on the same device, of a shape that broadcasts to ``dst``'s.
 
     Both as :func:`unsupported` allows, without overlap between them. Bits are moved unchanged where the dtypes are equal.
     """
-    if dst.numel():
-        aligned = (dst.data_ptr() | src.data_ptr()) & 7
-        key = (dst.dtype, src.dtype, dst.shape, dst.stride(), src.stride(), aligned, dst.device)
-        kept(_launches, key, _launch, dst, src, aligned)(dst, src)
-    return dst
+    return _between(Geometry(dst.dtype, dst.shape, dst.stride(), dst.device), src)
 
 
-_launches: dict = {}
+def _between(dst: Geometry, src: torch.Tensor) -> Copy:
+    strides = src.stride() if src.shape == dst.shape else src.expand(dst.shape).stride()
+    key = dst, Geometry(src.dtype, dst.shape, strides, src.device)
+    return kept(_copies, key, Copy, *key)
 
 
-def _launch(dst: torch.Tensor, src: torch.Tensor, aligned: int) -> Launch:
-    """The launch for a copy of this signature; ``aligned`` has the low bits of both addresses."""
-    steps = plan(dst.shape, dst.stride(), src.stride())
+_copies: dict[Hashable, Copy] = {}
+
+
+def into_new(src: torch.Tensor, dtype: torch.dtype, memory_format: torch.memory_format) -> Callable[..., torch.Tensor]:
+    """A function that copies a tensor like ``src`` (its first argument) into new memory, as ``dtype``, with the strides that native
+    gives for the memory format."""
+    dst = Geometry(dtype, tuple(src.shape), like_strides(src, memory_format), src.device)
+    allocate, copy = allocator(dst.shape, dst.strides, dtype, src.device), _between(dst, src)
+    return lambda src, *_, **__: copy(allocate(), src)
+
+
+def copy(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+    """Copy ``src`` into ``dst``, broadcasting and converting the dtype, as :func:`between` says; returns ``dst``."""
+    return between(dst, src)(dst, src)
+
+
+def _launch(dst: Geometry, src: Geometry, aligned: int) -> Launch:
+    """The launch for a copy; ``aligned`` has the low bits of both addresses."""
+    steps = plan(dst.shape, dst.strides, src.strides)
     if len(steps.sizes) > MAX_RANK:
         raise ValueError(f"copy of rank {len(steps.sizes)} after collapsing; the engine takes {MAX_RANK}")
     boolean = dst.dtype is torch.bool and dst.dtype != src.dtype
@@ -238,95 +276,34 @@ def _launch(dst: torch.Tensor, src: torch.Tensor, aligned: int) -> Launch:
     numel = math.prod(steps.sizes)
     block, warps = block_size(numel, dst.device), 4
     if steps.flat and dst.dtype == src.dtype and not interpreted(dst.device):
-        block, warps = 4096 // width, 8  # 16 bytes a thread
+        block, warps = 4096 // width, 8 if numel > 1 << 22 else 4  # 16 bytes a thread; 32 where few programs run
     wide = needs_64_bit(steps, numel + block)
     if steps.flat:
         grid = (triton.cdiv(numel, block),)
         return Launch(flat_copy_kernel, grid, numel, words=words, BOOL=boolean, WIDE=wide, BLOCK=block, num_warps=warps)
     width = max(words[0] or dst.dtype.itemsize, words[1] or src.dtype.itemsize)
-    tiles = _interpreted_tiles(steps) if interpreted(dst.device) else _tiles(steps, width)
-    if tiles is None:
-        grid = (triton.cdiv(numel, block),)
-        rank = len(steps.sizes)
-        return Launch(strided_copy_kernel, grid, numel, *steps, words=words, RANK=rank, BOOL=boolean, WIDE=wide, BLOCK=block)
-    p, q, block_p, block_q, warps = tiles
-    sizes, to, frm = steps
-    outer = [i for i in range(len(sizes)) if i not in (p, q)]
-    size_p, to_p, from_p = (1, 0, 0) if p is None else (sizes[p], to[p], frm[p])
-    tiles_p, tiles_q = triton.cdiv(size_p, block_p), triton.cdiv(sizes[q], block_q)
+    chosen = interpreted_tiles(steps) if interpreted(dst.device) else tiles(steps, width)
+    p, q = steps.only(chosen.p), steps.only(chosen.q)
+    outer = steps.only(tuple(i for i in range(len(steps.sizes)) if i not in chosen.p + chosen.q))
+    size_p, size_q = math.prod(p.sizes), math.prod(q.sizes)
+    tiles_p, tiles_q = triton.cdiv(size_p, chosen.block_p), triton.cdiv(size_q, chosen.block_q)
+    grid = (tiles_p * tiles_q * math.prod(outer.sizes),)
+    around = tuple(values or (1,) for values in (outer.dst_strides, outer.src_strides, divisors(outer.sizes)))
+    meta = dict(
+        RANK=len(outer.sizes), BOOL=boolean, WIDE=wide, BLOCK_P=chosen.block_p, BLOCK_Q=chosen.block_q, num_warps=chosen.warps
+    )
+    if not chosen.grouped:
+        to_p, from_p = (p.dst_strides[0], p.src_strides[0]) if p.sizes else (0, 0)
+        (to_q,), (from_q,) = q.dst_strides, q.src_strides
+        return Launch(
+            tile_copy_kernel, grid, size_p, size_q, to_p, to_q, from_p, from_q, tiles_p, tiles_q, *around, words=words,
+            ONE_P=from_p == 0, ONE_Q=from_q == 0, **meta,
+        )  # fmt: skip
+    sides = (p.dst_strides, p.src_strides, divisors(p.sizes), q.dst_strides, q.src_strides, divisors(q.sizes))
     return Launch(
-        tile_copy_kernel, (tiles_p * tiles_q * math.prod(sizes[i] for i in outer),), size_p, sizes[q], to_p, to[q], from_p, frm[q],
-        tiles_p, tiles_q, *(tuple(values[i] for i in outer) or (1,) for values in steps), words=words, RANK=len(outer),
-        ONE_P=from_p == 0, ONE_Q=frm[q] == 0, BOOL=boolean, WIDE=wide, BLOCK_P=block_p, BLOCK_Q=block_q, num_warps=warps,
+        grouped_copy_kernel, grid, size_p, size_q, tiles_p, tiles_q, *(values or (1,) for values in sides), *around, words=words,
+        RANK_P=len(p.sizes), RANK_Q=len(q.sizes), TURNED=chosen.turned, **meta,
     )  # fmt: skip
-
-
-def _tile_dimensions(steps: Plan) -> tuple[int | None, int]:
-    """The dimensions that tiles span: (the source's fastest or a broadcast or the next one, the destination's fastest)."""
-    q = len(steps.sizes) - 1
-    strides = steps.src_strides
-    fastest = min((i for i, s in enumerate(strides) if s), key=lambda i: (strides[i], i != q), default=q)
-    if fastest != q:
-        return fastest, q
-    broadcast = [i for i in range(q) if strides[i] == 0]
-    return (broadcast[-1] if broadcast else q - 1 if q else None), q
-
-
-#: Tiles of a transpose by the width of an element in bytes: (along the source's fastest, along the destination's, warps).
-TRANSPOSING = {1: (128, 64, 4), 2: (128, 128, 8), 4: (64, 64, 8), 8: (32, 32, 8)}
-#: The same where 128 does not divide the sizes, and where rows do not start at multiples of 16 bytes.
-RAGGED, UNALIGNED = (64, 64, 8), (32, 128, 4)
-ROW_TILE_BYTES, BROADCAST_ROWS, LEAST_TILE = 2048, 8, 256
-
-
-def _tiles(steps: Plan, width: int) -> tuple[int | None, int, int, int, int] | None:
-    """(p, q, block p, block q, warps) for a compiled kernel, measured on an H200 (bench/NOTES.md); None if tiles would be tiny."""
-    p, q = _tile_dimensions(steps)
-    size_p, size_q = 1 if p is None else steps.sizes[p], steps.sizes[q]
-    from_p, from_q = 0 if p is None else steps.src_strides[p], steps.src_strides[q]
-    most_p, most_q = triton.next_power_of_2(size_p), triton.next_power_of_2(size_q)
-    if p is not None and 0 < from_p < from_q:
-        block_p, block_q, warps = TRANSPOSING[width]
-        if width == 2 and (size_p % 128 or size_q % 128):
-            block_p, block_q, warps = RAGGED
-        if width <= 2 and (from_q * width % 16 or steps.dst_strides[p] * width % 16):
-            block_p, block_q, warps = UNALIGNED
-    elif p is not None and from_p == 0:
-        block_p, block_q, warps = BROADCAST_ROWS, 1024 // width, 8
-    elif from_q == 0:
-        block_p, block_q, warps = 1, 16384 // width, 8
-    else:
-        block_q, warps = min(ROW_TILE_BYTES // width, most_q), 4
-        block_p = ROW_TILE_BYTES // width // block_q
-    area = block_p * block_q
-    block_p, block_q = min(block_p, most_p), min(block_q, most_q)
-    block_p = min(most_p, max(block_p, area // block_q))
-    block_q = min(most_q, max(block_q, area // block_p))
-    if block_p * block_q < LEAST_TILE and len(steps.sizes) > 2:
-        return None
-    return p, q, block_p, block_q, warps
-
-
-def _interpreted_tiles(steps: Plan) -> tuple[int | None, int, int, int, int] | None:
-    """The same for the interpreter, which pays about a millisecond a program: few tiles, but with tails."""
-    p, q = _tile_dimensions(steps)
-    size_p, size_q = 1 if p is None else steps.sizes[p], steps.sizes[q]
-    outer = math.prod(steps.sizes) // (size_p * size_q)
-    most_p, most_q = triton.next_power_of_2(size_p), triton.next_power_of_2(size_q)
-    block_p, block_q = min(32, most_p), min(32, most_q)
-    while outer * triton.cdiv(size_p, block_p) * triton.cdiv(size_q, block_q) > 64:
-        if (block_p, block_q) == (most_p, most_q):
-            return None
-        block_p, block_q = min(2 * block_p, most_p), min(2 * block_q, most_q)
-    return p, q, block_p, block_q, 4
-
-
-def needs_64_bit(steps: Plan, last: int) -> bool:
-    """Whether an offset of the plan, or ``last`` (the highest linear index a program forms), does not fit 32 bits."""
-    reach = [
-        1 + sum((n - 1) * abs(s) for n, s in zip(steps.sizes, strides)) for strides in (steps.dst_strides, steps.src_strides)
-    ]
-    return max(last, *reach) >= 2**31
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:

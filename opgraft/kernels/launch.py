@@ -12,7 +12,8 @@ and hands addresses to it. Nothing is tuned inside a user's call, and nothing wa
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 import triton
@@ -63,43 +64,43 @@ class Launch:
         self._empty = 0 in grid
         self._three = (*grid, 1, 1)[:3]
         self._rest = (*numbers, *(meta[name] for name in kernel.arg_names if name in meta))
-        self._compiled: dict[tuple, Callable] = {}
+        self._compiled: dict[int, _Compiled] = {}  # by device index and the addresses' low bits
 
     def __call__(self, *tensors: torch.Tensor) -> None:
-        """Run it on the device of the first tensor, on its current stream. Their dtypes must be those of the first call.
+        """Run it on the tensors' device, on its current stream. Their dtypes must be those of the first call.
 
         Raises:
             RuntimeError: tensors on several devices.
             opgraft.sim.MemoryFault: on the simulated device, the kernel wrote outside its tensors.
         """
-        if self._empty:
-            return
         index = tensors[0].get_device()
         for tensor in tensors:
             if tensor.get_device() != index:
                 devices = [str(t.device) for t in tensors]
                 raise RuntimeError(f"kernel {self.kernel.fn.__name__}: tensors on several devices: {devices}")
+        self.at(index, [tensor.data_ptr() for tensor in tensors], tensors)
+
+    def at(self, index: int, addresses: Sequence[int], tensors: tuple[torch.Tensor, ...]) -> None:
+        """The same for a caller that has the tensors' one device index (-1: the CPU) and addresses already."""
+        if self._empty:
+            return
+        key = index
+        for address in addresses:
+            key = key << 4 | address & 15
+        found = self._compiled.get(key)
+        if found is not None and found.current_device() == index and not _hooked():
+            found.run(*self._three, found.current_stream(index), *found.options, *addresses, *self._rest)
+            return
         if index < 0:
             interpret(self.kernel, self.grid, self._arguments(tensors), self._constants())
             return
         device_type = tensors[0].device.type
-        if _current_device(device_type)() == index:
-            self._run(device_type, index, tensors)
-        else:
-            with torch.get_device_module(device_type).device(index):
-                self._run(device_type, index, tensors)
-
-    def _run(self, device_type: str, index: int, tensors: tuple[torch.Tensor, ...]) -> None:
-        addresses = [t.data_ptr() for t in tensors]
-        key = (index, *[a & 15 for a in addresses])
-        run = self._compiled.get(key)
-        if run is not None and not _hooked():
-            run(driver.active.get_current_stream(index), addresses, self._rest)
-        elif sim.active(device_type):
-            run_on_simulated(self.kernel, self.grid, tensors, self._arguments(tensors), self._constants())
-        else:
-            compiled = self.kernel[self.grid](*self._arguments(tensors), **self.meta)
-            self._compiled[key] = _with_stream(compiled, self._three)
+        with torch.get_device_module(device_type).device(index):
+            if sim.active(device_type):
+                run_on_simulated(self.kernel, self.grid, tensors, self._arguments(tensors), self._constants())
+            else:
+                compiled = self.kernel[self.grid](*self._arguments(tensors), **self.meta)
+                self._compiled[key] = _compiled(compiled, _current_device(device_type))
 
     def _arguments(self, tensors: tuple[torch.Tensor, ...]) -> tuple:
         widths = (*self.words, *[None] * len(tensors))
@@ -111,18 +112,28 @@ class Launch:
 
 @functools.cache
 def _current_device(device_type: str) -> Callable[[], int]:
+    if device_type == "cuda":
+        return torch._C._cuda_getDevice  # torch.cuda.current_device without its question whether CUDA is initialized
     return torch.get_device_module(device_type).current_device
 
 
-def _with_stream(compiled, grid: tuple[int, int, int]) -> Callable[[int, list[int], tuple], None]:
-    """A compiled kernel as a function of (stream, addresses, the other arguments)."""
+class _Compiled(NamedTuple):
+    """A compiled kernel: run(*grid, stream, *options, *addresses, *the other arguments), where it is the current device."""
+
+    run: Callable[..., None]
+    options: tuple
+    current_device: Callable[[], int]
+    current_stream: Callable[[int], int]
+
+
+def _compiled(compiled, current_device: Callable[[], int]) -> _Compiled:
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     scratch = getattr(run, "global_scratch_size", 1) or getattr(run, "profile_scratch_size", 1)
     if triton.__version__.startswith("3.6.") and type(run).__name__ == "CudaLauncher" and not scratch:
         # What CudaLauncher.__call__ of this version calls when no scratch memory is needed: 2 µs less (bench/NOTES.md).
-        launch, options = run.launch, (run.launch_cooperative_grid, run.launch_pdl, None, None, metadata, None, None, None)
-        return lambda stream, addresses, rest: launch(*grid, stream, function, *options, *addresses, *rest)
-    return lambda stream, addresses, rest: run(*grid, stream, function, metadata, None, None, None, *addresses, *rest)
+        direct = (function, run.launch_cooperative_grid, run.launch_pdl, None, None, metadata, None, None, None)
+        return _Compiled(run.launch, direct, current_device, driver.active.get_current_stream)
+    return _Compiled(run, (function, metadata, None, None, None), current_device, driver.active.get_current_stream)
 
 
 def _hooked() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable
 
 import torch
 
@@ -15,6 +16,9 @@ class _State(threading.local):
 
 
 _state = _State()
+#: What TorchInductor's code allocates with: on the current device, past the dispatcher; half the host time (bench/NOTES.md).
+_empty_strided_cuda = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+_current_cuda_device = getattr(torch._C, "_cuda_getDevice", None)
 ZONE_BYTES = 256
 
 
@@ -33,9 +37,27 @@ def new_like(
 def new_empty_strided(size, stride, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """An uninitialised tensor with this geometry."""
     guard = _state.guard
-    if guard is None:
-        return torch.empty_strided(size, stride, dtype=dtype, device=device)
-    return guard.new(size, stride, dtype, device)
+    if guard is not None:
+        return guard.new(size, stride, dtype, device)
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
+
+
+def allocator(size, stride, dtype: torch.dtype, device: torch.device) -> Callable[[], torch.Tensor]:
+    """A function that makes uninitialised tensors with this geometry, for what allocates again and again."""
+
+    def plainly() -> torch.Tensor:
+        return new_empty_strided(size, stride, dtype, device)
+
+    if device.type != "cuda" or _empty_strided_cuda is None or _current_cuda_device is None:
+        return plainly
+    size, stride, index = tuple(size), tuple(stride), device.index
+
+    def quickly() -> torch.Tensor:
+        if _state.guard is None and _current_cuda_device() == index:
+            return _empty_strided_cuda(size, stride, dtype)
+        return plainly()
+
+    return quickly
 
 
 class GuardedOutputs(contextlib.AbstractContextManager):

@@ -13,7 +13,9 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import yaml
 
@@ -58,6 +60,14 @@ class Profile:
     def device(self) -> str:
         """A device string for its first device, for example ``mlu:0`` (``cpu`` has no index)."""
         return self.device_type if self.device_type == "cpu" else f"{self.device_type}:0"
+
+    def device_graph(self) -> Callable[[], Any] | None:
+        """The class of the device's graphs, as ``torch.cuda.CUDAGraph``; None if it has none."""
+        import torch
+
+        if self.device_type == "cpu":
+            return None
+        return getattr(torch.get_device_module(self.device_type), f"{self.device_type.upper()}Graph", None)
 
 
 @dataclass(frozen=True)

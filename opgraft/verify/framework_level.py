@@ -7,6 +7,7 @@ platform's device, with and without the override. Real engines are ``opgraft ver
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ import torch
 
 from opgraft.a1 import Operator
 from opgraft.frameworks import decoder
+from opgraft.frameworks import transformers_models as models
+from opgraft.kernels import interpreted
 from opgraft.platforms import Profile
 
 from .compare import assert_same
@@ -53,6 +56,8 @@ class FrameworkLevel:
             yield Check("not exercised: it cannot be registered", lambda: {"not exercised": self.operator.refusal}, look_at)
             return
         yield Check("training and decoding", lambda: self._compare(profile), look_at)
+        if not interpreted(torch.device(profile.device)) and importlib.util.find_spec("transformers"):
+            yield Check("transformers: training and generation", lambda: self._transformers(profile), look_at)
 
     def _compare(self, profile: Profile) -> dict:
         model = self.model or partial(decoder.run, sizes=self.sizes)
@@ -75,6 +80,25 @@ class FrameworkLevel:
             "losses": ours.losses,
             "tokens": ours.tokens,
         }
+
+    def _transformers(self, profile: Profile) -> dict:
+        """A Llama and, with dropout, a BERT: losses of every step, and greedy generation. On the simulated device and the CPU, where
+        this takes minutes, the test suite does it, with every operator registered together."""
+
+        def run():
+            _, of_llama = models.train(models.llama, profile.device, 0.0, checkpointing=True, autocast=True)
+            _, of_bert = models.train(models.bert, profile.device, 0.1, checkpointing=False, autocast=False)
+            return of_llama, of_bert, *models.generate(profile.device)
+
+        with models.our_masks_in_plain_pytorch() if "aten::dropout" in self.operator.aten_names else contextlib.nullcontext():
+            native = run()
+        with self.operator.register_a1(profile.dispatch_key, platform=profile.name) as registration:
+            ours = run()
+        torch.testing.assert_close(ours[0], native[0], rtol=2e-2, atol=0, msg=lambda m: f"losses of the Llama: {m}")
+        torch.testing.assert_close(ours[1], native[1], rtol=1e-4, atol=0, msg=lambda m: f"losses of the BERT: {m}")
+        assert_same(ours[2], native[2], "greedy generation")
+        torch.testing.assert_close(ours[3], native[3], msg=lambda m: f"logits: {m}")
+        return {"hits": registration.hits, "handed to native": registration.handed_to_native, "losses of the Llama": ours[0]}
 
 
 def assert_same_outcome(ours: decoder.Outcome, native: decoder.Outcome, exact: bool) -> None:

@@ -77,6 +77,8 @@ class OpLevel:
             yield Check("FakeTensor", lambda: self._fake(profile), reach)
         for case in self.cases:
             yield Check(case.name, lambda case=case: self._case(case, profile), kernel)
+        if profile.device_graph() is not None and "device graph" not in self.without:
+            yield Check("device graph", lambda: self._device_graph(profile), "what the kernel's Python does beside launching")
         if profile.device_type != "cpu":
             yield Check("another device index", lambda: self._other_device(profile), "opgraft/kernels/launch.py")
         yield Check("removal", lambda: self._removal(profile), "opgraft/a1/registry.py")
@@ -205,6 +207,25 @@ class OpLevel:
             assert any(case.native in reason for reason in handed), f"expected native because of {case.native!r}, got {handed}"
         return {"handed to native": handed} if handed else {}
 
+    def _device_graph(self, profile: Profile) -> None:
+        """Captured once, replayed after the override is removed and its inputs hold other numbers."""
+        case, backend = self.sample, torch.get_device_module(profile.device_type)
+        args, others = case.arguments(profile.device), _negated(case.arguments(profile.device))
+        graph, stream = profile.device_graph()(), backend.Stream()
+        stream.wait_stream(backend.current_stream())
+        with self.registered(profile) as registration, backend.stream(stream):
+            self.call(*args, **case.kwargs)  # compiles
+            with backend.graph(graph, stream=stream):
+                got = self.call(*args, **case.kwargs)
+            assert registration.hits == 2, f"two calls were counted {registration.hits} times"
+        backend.synchronize()
+        for mine, other in zip(args, others):
+            if isinstance(mine, torch.Tensor):
+                mine.copy_(other)
+        graph.replay()
+        backend.synchronize()
+        self._compare(got, self.call(*_negated(case.arguments("cpu")), **case.kwargs), "replay of a device graph")
+
     def _other_device(self, profile: Profile) -> dict:
         backend = torch.get_device_module(profile.device_type)
         if backend.device_count() < 2:
@@ -231,6 +252,10 @@ class OpLevel:
         after = {name: torch._C._dispatch_dump(name) for name in names}
         assert after == before, f"the dispatch table of {[n for n in names if after[n] != before[n]]} is not as it was"
         self._compare(got, self.native(self.sample), "after removal")
+
+
+def _negated(args: tuple) -> tuple:
+    return tuple(-a if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args)
 
 
 def _outcome(call: Callable, expected: tuple[type[Exception], ...]) -> tuple:

@@ -132,10 +132,12 @@ def test_the_nearest_size_decides_and_what_was_not_measured_is_native(tmp_path, 
     routing._by_table.cache_clear()
     try:
         fields = (("head_dim", 8),)
-        chosen = [routing.choose("sdpa", "cuda", Features("prefill", torch.bfloat16, fields, n)) for n in (0, 1, 4, 5, 1000)]
-        assert chosen == ["own", "own", "own", "native", "native"]
-        assert routing.choose("sdpa", "cuda", Features("decode", torch.bfloat16, fields, 1)) == "native"
-        assert routing.choose("sdpa", "cpu", Features("decode", torch.bfloat16, fields, 1)) == "own"
+        on_cuda, on_cpu = (routing.chooser("sdpa", platform, None) for platform in ("cuda", "cpu"))
+        to_native = [on_cuda(Features("prefill", torch.bfloat16, fields, n)) is not None for n in (0, 1, 4, 5, 1000)]
+        assert to_native == [False, False, False, True, True]
+        decode = Features("decode", torch.bfloat16, fields, 1)
+        assert on_cuda(decode) == f"routed to native: {decode}"
+        assert on_cpu(decode) is None
     finally:
         routing.table.cache_clear()
         routing._by_table.cache_clear()

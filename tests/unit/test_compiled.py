@@ -5,7 +5,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from opgraft.kernels.copy_engine import flat_copy_kernel, strided_copy_kernel, tile_copy_kernel
+from opgraft.kernels.copy_engine import flat_copy_kernel, grouped_copy_kernel, tile_copy_kernel
 from opgraft.ops.dropout.kernel.triton_level import masked_scale_kernel
 from opgraft.ops.embedding.kernel.triton_level import (
     chunk_sums_kernel,
@@ -33,23 +33,24 @@ def flat(dst, src, boolean=False):
     return flat_copy_kernel, (dst, src, "i64"), dict(BOOL=boolean, WIDE=True, BLOCK=1024)
 
 
-def strided(dst, src, rank, wide):
-    index = "i64" if wide else "i32"
-    dims = (index,) * rank
-    return strided_copy_kernel, (dst, src, index, dims, dims, dims), dict(RANK=rank, BOOL=False, WIDE=wide, BLOCK=1024)
-
-
 def tile(dst, src, rank, wide, p, q, one_p=False, one_q=False):
     index = "i64" if wide else "i32"
     dims = (index,) * max(rank, 1)
-    given = (dst, src, *(index,) * 6, "i32", "i32", dims, dims, dims)
+    given = (dst, src, *(index,) * 6, "i32", "i32", dims, dims, dims * 3)
     return tile_copy_kernel, given, dict(RANK=rank, ONE_P=one_p, ONE_Q=one_q, BOOL=False, WIDE=wide, BLOCK_P=p, BLOCK_Q=q)
 
 
+def grouped(dst, src, ranks, wide, p, q, turned=True):
+    """``ranks``: dimensions along p, along q, and outside the tile."""
+    index = "i64" if wide else "i32"
+    dims = [(index,) * max(rank * per, 1) for rank in ranks for per in (1, 1, 3)]
+    constants = dict(zip(("RANK_P", "RANK_Q", "RANK"), ranks), TURNED=turned, BOOL=False, WIDE=wide, BLOCK_P=p, BLOCK_Q=q)
+    return grouped_copy_kernel, (dst, src, *(index,) * 4, *dims), constants
+
+
 def dropout(dtype, rank, wide=True):
-    index = ("i64" if wide else "i32",) * rank
-    index = index or ("i64" if wide else "i32",)
-    arguments = (dtype, dtype, "*i64", index[0], "i32", "fp32", "fp32", index, index, index)
+    index = ("i64" if wide else "i32",) * max(rank, 1)
+    arguments = (dtype, dtype, "*i64", index[0], "i32", "fp32", "fp32", index * 3, index, index)
     return masked_scale_kernel, arguments, dict(RANK=rank, WIDE=wide, BLOCK=1024)
 
 
@@ -108,14 +109,15 @@ LAUNCHES = {
     "flat fp64 to fp16": flat("*fp16", "*fp64"),
     "flat fp32 to int8": flat("*i8", "*fp32"),
     "flat bf16 to bool": flat("*i8", "*bf16", True),
-    "strided rank 3, 32-bit": strided("*i16", "*i16", 3, False),
-    "strided rank 8, 64-bit": strided("*i8", "*i8", 8, True),
-    "strided fp32 to bf16": strided("*bf16", "*fp32", 2, True),
     "tiles of 16-bit words": tile("*i16", "*i16", 0, False, 128, 128),
     "tiles of bytes, 64-bit": tile("*i8", "*i8", 2, True, 128, 128),
     "tiles fp64 to bf16": tile("*bf16", "*fp64", 1, True, 32, 64),
     "tiles of a broadcast row": tile("*i16", "*i16", 1, False, 16, 2048, one_p=True),
     "tiles of a broadcast column": tile("*fp32", "*bf16", 6, True, 4, 1024, one_q=True),
+    "groups of small dimensions": grouped("*i16", "*i16", (3, 2, 1), False, 64, 64),
+    "groups of bytes, 64-bit": grouped("*i8", "*i8", (4, 4, 0), True, 128, 64),
+    "groups of rows, fp32 to bf16": grouped("*bf16", "*fp32", (2, 2, 4), False, 8, 128, turned=False),
+    "groups along one side": grouped("*i64", "*i64", (0, 3, 1), False, 1, 256, turned=False),
     "dropout bf16, dense": dropout("*bf16", 0, False),
     "dropout bf16": dropout("*bf16", 1),
     "dropout fp64": dropout("*fp64", 2),

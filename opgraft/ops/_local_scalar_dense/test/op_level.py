@@ -45,6 +45,7 @@ LEVEL = OpLevel(
         "FakeTensor": "a fake tensor has no data to read",
         "vmap": "refused by functorch: its result is not a tensor",
         "func.grad": "its result is not a tensor",
+        "device graph": "it waits for the device",
     },
     extra=scalar_checks(OPERATOR),
 )

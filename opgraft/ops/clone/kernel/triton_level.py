@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.kernels import copy_engine, new_like
+from opgraft.kernels import copy_engine, prepared
 
 
-def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
+@prepared
+def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None):
     """A copy of ``self`` in new memory, with the strides native clone gives."""
-    return copy_engine.copy(new_like(self, memory_format or torch.preserve_format), self)
+    return copy_engine.into_new(self, self.dtype, memory_format or torch.preserve_format)

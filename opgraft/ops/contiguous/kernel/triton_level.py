@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.kernels import copy_engine, new_like
+from opgraft.kernels import copy_engine, prepared
 
 
-def contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+@prepared
+def contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format):
     """``self`` if it lies in the format already, else a copy that does."""
     if self.is_contiguous(memory_format=memory_format):
-        return self
-    return copy_engine.copy(new_like(self, memory_format), self)
+        return lambda self, **_: self
+    return copy_engine.into_new(self, self.dtype, memory_format)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.kernels import copy_engine
+from opgraft.kernels import copy_engine, prepared
 
 
-def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+@prepared
+def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False):
     """Write ``src``, converted and broadcast, into ``self``; returns ``self``."""
-    return copy_engine.copy(self, src if src.shape == self.shape else src.expand(self.shape))
+    copy = copy_engine.between(self, src)
+    return lambda self, src, non_blocking=False: copy(self, src)

@@ -28,10 +28,42 @@ def _layouts():
                 )
 
 
+def _small_dimensions():
+    """Copies whose tiles take in several dimensions: transposing, keeping rows, broadcasting, with gaps in the source."""
+    sources = {
+        "turned": ((4, 5, 6, 7, 3), (1, 420, 4, 24, 1260), 0),
+        "turned, gaps": ((5, 11, 6, 3, 13), (1, 6, 1100, 400, 68), 3),
+        "short runs": ((84, 29, 6, 20, 3), (21, 1764, 51156, 1, 306936), 0),
+        "rows": ((9, 7, 53, 6), (742, 6678, 14, 1), 0),
+        "broadcast inside": ((7, 5, 6, 9, 3), (1, 0, 7, 42, 0), 1),
+    }
+    for name, geometry in sources.items():
+        for src, dst in (
+            ("int8", "int8"),
+            ("bfloat16", "bfloat16"),
+            ("float32", "float16"),
+            ("float64", "float64"),
+            ("int64", "bool"),
+        ):
+            yield Case(
+                f"small dimensions, {name}, {src} to {dst}",
+                (TensorSpec(geometry[0], dst), TensorSpec(geometry[0], src, *geometry[1:])),
+            )
+    turned = sources["turned"]
+    yield Case(
+        "small dimensions, complex128", (TensorSpec(turned[0], "complex128"), TensorSpec(turned[0], "complex128", *turned[1:]))
+    )
+    yield Case(
+        "small dimensions into gaps",
+        (TensorSpec(turned[0], "float32", (1300, 250, 40, 5, 1), 2), TensorSpec(turned[0], "float32", *turned[1:])),
+    )
+
+
 CASES = [
     *(_pair(f"{src} to {dst}", TensorSpec((3, 67), dst), TensorSpec((3, 67), src)) for src in REAL for dst in REAL),
     *(_pair(f"{dtype} bits", TensorSpec((3, 67), dtype), TensorSpec((3, 67), dtype, (1, 3))) for dtype in BITS),
     *_layouts(),
+    *_small_dimensions(),
     _pair("broadcast a row", TensorSpec((5, 7)), TensorSpec((7,)), golden=True),
     _pair("broadcast a column and cast", TensorSpec((4, 5, 7), "float64"), TensorSpec((5, 1)), golden=True),
     _pair("broadcast a 0-dim", TensorSpec((1025,)), TensorSpec((), "int32")),

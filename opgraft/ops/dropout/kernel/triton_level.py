@@ -11,7 +11,8 @@ import triton
 import triton.language as tl
 
 from opgraft.kernels import Launch, block_size, new_like
-from opgraft.kernels.copy_engine import needs_64_bit, offsets_of, plan
+from opgraft.kernels.copy_engine import offsets_of
+from opgraft.kernels.copy_plan import divisors, needs_64_bit, plan
 from opgraft.kernels.philox import draw_seed, random_bits, threshold
 from opgraft.memo import kept
 
@@ -31,7 +32,7 @@ def masked_scale_kernel(
     mask = linear < numel
     out_offsets, x_offsets = linear, linear
     if RANK > 0:
-        out_offsets, x_offsets = offsets_of(linear, sizes, out_strides, x_strides, RANK)
+        out_offsets, x_offsets = offsets_of(linear, sizes, out_strides, x_strides, RANK, WIDE)
     value = tl.load(x + x_offsets, mask=mask)
     keep = random_bits(tl.load(seed), block.to(tl.int64) * (BLOCK // 8) + tl.arange(0, BLOCK // 8), [BLOCK]) >= least
     if x.dtype.element_ty == tl.float64:
@@ -67,7 +68,8 @@ def _launch(x: torch.Tensor, out: torch.Tensor, p: float) -> Launch:
     factor = 1 / (1 - p)
     scale = torch.tensor(factor, dtype=torch.float32, device="cpu").item()  # the launcher passes numbers as fp32
     return Launch(
-        masked_scale_kernel, (triton.cdiv(numel, block),), numel, threshold(p), scale, factor - scale, *steps,
+        masked_scale_kernel, (triton.cdiv(numel, block),), numel, threshold(p), scale, factor - scale, divisors(steps.sizes), steps.dst_strides,
+        steps.src_strides,
         RANK=0 if steps.flat else len(steps.sizes), WIDE=needs_64_bit(steps, numel + block), BLOCK=block,
     )  # fmt: skip
 

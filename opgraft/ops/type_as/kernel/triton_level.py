@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.kernels import copy_engine, new_like
+from opgraft.kernels import copy_engine, prepared
 
 
-def type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+@prepared
+def type_as(self: torch.Tensor, other: torch.Tensor):
     """``self`` in the dtype of ``other``; itself if it is of that dtype."""
     if self.dtype == other.dtype:
-        return self
-    return copy_engine.copy(new_like(self, dtype=other.dtype), self)
+        return lambda self, other: self
+    return copy_engine.into_new(self, other.dtype, torch.preserve_format)
