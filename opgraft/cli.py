@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import runpy
 import sys
 from typing import Annotated
@@ -117,6 +118,7 @@ def bench(
     peer: Annotated[str, typer.Option(help="Also measure peers, comma separated: flaggems.")] = "",
     rounds: Annotated[int, typer.Option(help="How often the ways take turns.", min=1)] = 7,
     route: Annotated[bool, typer.Option("--route", help="Write the operators' routing tables from what is measured.")] = False,
+    match: Annotated[str, typer.Option(help="Only cases where this regular expression is found in 'OP, CASE'.")] = "",
     compare: Annotated[
         pathlib.Path | None, typer.Option(help="Compare ratios to native with this record; exit 1 if worse.")
     ] = None,
@@ -132,9 +134,12 @@ def bench(
     from opgraft.bench import route as routes
     from opgraft.bench import run, show
 
-    baseline = json.loads(compare.read_text(encoding="utf-8")) if compare else None
+    if route and match:
+        raise typer.BadParameter("--route writes whole tables, so it measures every case; leave out --match")
+    baseline = json.loads(compare.read_text(encoding="utf-8")) if compare else {"cases": []}
+    baseline["cases"] = [c for c in baseline["cases"] if re.search(match, f"{c['operator']}, {c['case']}")]
     peers = tuple(p for p in peer.split(",") if p and p != "native")
-    record = run.run(ops, platform, peers, rounds, route_only=route)
+    record = run.run(ops, platform, peers, rounds, route_only=route, match=match)
     console = show.console()
     console.print(show.table(record))
     path = run.write(record, evidence, "route" if route else "bench")
@@ -143,7 +148,7 @@ def bench(
     for written in routes.write(record) if route else ():
         print(written)
     failures: list[str] = []
-    if baseline is not None:
+    if compare is not None:
         warnings, failures = run.compare(record, baseline)
         for line in warnings:
             console.print(f"[yellow]worse than the baseline:[/] {line}")

@@ -41,8 +41,9 @@ def decider(operator: str, override: Override, profile) -> Decide:
             key = forced(), signature(*args, **kwargs)
         except (RuntimeError, TypeError):  # a tensor without strides, or arguments that native refuses
             return decide(*args, **kwargs)
-        if key in decided and not observed:
-            return decided[key]
+        found = decided.get(key)
+        if found is not None and not observed:
+            return found
         if key[1] is None or observed:
             return decide(*args, **kwargs)
         return kept(decided, key, decide, *args, **kwargs)

@@ -16,8 +16,15 @@ def geometry(tensor: torch.Tensor) -> Hashable:
     Raises:
         RuntimeError: the tensor has no strides (sparse, nested, mkldnn).
     """
-    bits = tensor.is_conj(), tensor.is_neg(), tensor._is_zerotensor()
-    return tensor.dtype, tensor.shape, tensor.stride(), tensor.device, bits
+    return (
+        tensor.dtype,
+        tensor.shape,
+        tensor.stride(),
+        tensor.device,
+        tensor.is_conj(),
+        tensor.is_neg(),
+        tensor._is_zerotensor(),
+    )
 
 
 def of_one(self: torch.Tensor, **keywords) -> Hashable:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -119,7 +120,12 @@ def _measure(remotes: list[Remote], name: str, case: bench.Case, rounds: int) ->
 
 
 def run(
-    names: list[str] | None, platform: str, peers: tuple[str, ...] = (), rounds: int = ROUNDS, route_only: bool = False
+    names: list[str] | None,
+    platform: str,
+    peers: tuple[str, ...] = (),
+    rounds: int = ROUNDS,
+    route_only: bool = False,
+    match: str = "",
 ) -> dict[str, Any]:
     """Measure the cases of operators on a platform.
 
@@ -129,6 +135,7 @@ def run(
         peers: of ``flaggems``.
         rounds: how often the ways take turns.
         route_only: only the cases that routing is decided by, without the routed way.
+        match: a regular expression; only the cases where it is found in "operator, case".
 
     Returns:
         The record; times in µs.
@@ -142,7 +149,9 @@ def run(
         raise RuntimeError(
             f"{platform} is simulated here: its kernels are interpreted, so there is nothing to time; use cpu or a chip"
         )
-    chosen = [(n, c) for n, c in selected(names) if c.route or not route_only]
+    chosen = [(n, c) for n, c in selected(names) if (c.route or not route_only) and re.search(match, f"{n}, {c.name}")]
+    if not chosen:
+        raise ValueError(f"no case matches {match!r}; a case is matched as in 'copy_, bf16 2^27'")
     if profile.device_type == "cpu":
         chosen = [(n, c) for n, c in chosen if c.nbytes <= CPU_BYTES and c.flops <= CPU_FLOPS]
     if unknown := set(peers) - set(bench.WAYS):

@@ -207,26 +207,26 @@ class Geometry(NamedTuple):
     device: torch.device
 
 
-class Copy:
+Copy = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _copy(to: Geometry, frm: Geometry) -> Copy:
     """A copy between tensors of known geometry, planned at the first call for each alignment of their addresses."""
+    if 0 in to.shape:
+        return lambda dst, src: dst
+    index = -1 if to.device.index is None else to.device.index
+    launches: dict[int, Launch] = {}
 
-    def __init__(self, dst: Geometry, src: Geometry):
-        self._dst, self._src = dst, src
-        self._index = -1 if dst.device.index is None else dst.device.index
-        self._empty = 0 in dst.shape
-        self._launches: dict[int, Launch] = {}
-
-    def __call__(self, dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
-        """Copy ``src`` into ``dst``; returns ``dst``."""
-        if self._empty:
-            return dst
-        to, frm = dst.data_ptr(), src.data_ptr()
-        aligned = (to | frm) & 7
-        launch = self._launches.get(aligned)
+    def copy(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+        addresses = dst.data_ptr(), src.data_ptr()
+        aligned = (addresses[0] | addresses[1]) & 7
+        launch = launches.get(aligned)
         if launch is None:
-            launch = self._launches[aligned] = _launch(self._dst, self._src, aligned)
-        launch.at(self._index, (to, frm), (dst, src))
+            launch = launches[aligned] = _launch(to, frm, aligned)
+        launch.at(index, addresses, (dst, src))
         return dst
+
+    return copy
 
 
 def between(dst: torch.Tensor, src: torch.Tensor) -> Copy:
@@ -244,7 +244,7 @@ def between(dst: torch.Tensor, src: torch.Tensor) -> Copy:
 def _between(dst: Geometry, src: torch.Tensor) -> Copy:
     strides = src.stride() if src.shape == dst.shape else src.expand(dst.shape).stride()
     key = dst, Geometry(src.dtype, dst.shape, strides, src.device)
-    return kept(_copies, key, Copy, *key)
+    return kept(_copies, key, _copy, *key)
 
 
 _copies: dict[Hashable, Copy] = {}

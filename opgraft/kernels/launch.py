@@ -29,6 +29,7 @@ from .interpret import interpret
 #: Integer dtypes by width in bytes: what a kernel that only moves bits reads and writes.
 WORDS = {1: tl.int8, 2: tl.int16, 4: tl.int32, 8: tl.int64}
 _OPTIONS = ("num_warps", "num_stages")
+_runtime = triton.knobs.runtime
 
 
 def interpreted(device: torch.device) -> bool:
@@ -88,9 +89,11 @@ class Launch:
         for address in addresses:
             key = key << 4 | address & 15
         found = self._compiled.get(key)
-        if found is not None and found.current_device() == index and not _hooked():
-            found.run(*self._three, found.current_stream(index), *found.options, *addresses, *self._rest)
-            return
+        if found is not None and not _hooked():
+            run, options, current_device, current_stream = found
+            if current_device() == index:
+                run(*self._three, current_stream(index), *options, *addresses, *self._rest)
+                return
         if index < 0:
             interpret(self.kernel, self.grid, self._arguments(tensors), self._constants())
             return
@@ -138,7 +141,7 @@ def _compiled(compiled, current_device: Callable[[], int]) -> _Compiled:
 
 def _hooked() -> bool:
     """Whether a profiler hooked Triton's launches (a chain of calls, or None in older versions): then Triton's own path runs."""
-    hook = triton.knobs.runtime.launch_enter_hook
+    hook = _runtime.launch_enter_hook
     return bool(getattr(hook, "calls", hook))
 
 

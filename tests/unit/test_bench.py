@@ -176,3 +176,10 @@ def test_what_was_decided_is_remembered_by_signature_only():
             a.copy_(b)
         a.copy_(b)
         assert sum(copy_.handed_to_native.values()) == 2
+
+
+def test_only_cases_that_match_are_measured():
+    with pytest.raises(ValueError, match="no case matches 'nothing'"):
+        run.run(["clone"], "cpu", match="nothing")
+    measured = run.run(["clone"], "cpu", rounds=1, match=r"clone, bf16 256$")
+    assert [case["case"] for case in measured["cases"]] == ["bf16 256"]
