@@ -27,6 +27,11 @@ def geometry(tensor: torch.Tensor) -> Hashable:
     )
 
 
+def of_call(*args, **keywords) -> Hashable:
+    """The signature of a call whose decision depends on its tensors' geometry and its other arguments: dropout, embedding."""
+    return (*[geometry(a) if isinstance(a, torch.Tensor) else a for a in args], *keywords.items())
+
+
 def of_one(self: torch.Tensor, **keywords) -> Hashable:
     """The signature of a call with one tensor: clone, contiguous."""
     return geometry(self), *keywords.values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.a1 import Composite, Operator, Override
+from opgraft.a1 import Composite, Operator, Override, signature
 from opgraft.kernels import copy_engine
 from opgraft.kernels.philox import draw_seed
 from opgraft.ops.dropout.kernel import torch_level, triton_level
@@ -66,6 +66,7 @@ OPERATOR = Operator(
             unsupported=unsupported,
             gradient=NewTensor,
             features=features,
+            signature=signature.of_call,
         ),
         Override(
             "aten::dropout_(Tensor(a!) self, float p, bool train) -> Tensor(a!)",
@@ -73,6 +74,7 @@ OPERATOR = Operator(
             unsupported=unsupported_in_place,
             gradient=InPlace,
             features=features,
+            signature=signature.of_call,
         ),
     ),
 )

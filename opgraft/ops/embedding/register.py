@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.a1 import Formula, Operator, Override
+from opgraft.a1 import Formula, Operator, Override, signature
 from opgraft.ops.embedding.kernel import torch_level, triton_level
 from opgraft.routing import Features
 
@@ -77,6 +77,7 @@ OPERATOR = Operator(
             unsupported=unsupported,
             gradient=Formula,  # EmbeddingBackward0, which calls the next one
             features=features,
+            signature=signature.of_call,
         ),
         Override(
             "aten::embedding_dense_backward(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, "
@@ -88,6 +89,7 @@ OPERATOR = Operator(
             unsupported=unsupported_backward,
             gradient=Formula,  # its derivative: the second order
             features=features_backward,
+            signature=signature.of_call,
             backward=True,
         ),
     ),

@@ -10,9 +10,11 @@ import torch
 import triton
 import triton.language as tl
 
-from opgraft.kernels import Launch, block_size, new_like
+from opgraft.kernels import Launch, block_size, new_like, prepared
 from opgraft.kernels.copy_engine import offsets_of
 from opgraft.kernels.copy_plan import divisors, needs_64_bit, plan
+from opgraft.kernels.geometry import like_strides
+from opgraft.kernels.output import allocator
 from opgraft.kernels.philox import draw_seed, random_bits, threshold
 from opgraft.memo import kept
 
@@ -53,16 +55,20 @@ def masked_scale(x: torch.Tensor, seed: torch.Tensor, p: float, out: torch.Tenso
         out: where to write; None means a new tensor with the strides native gives. It may be ``x``.
     """
     out = new_like(x) if out is None else out
-    key = (x.dtype, x.shape, out.stride(), x.stride(), p, x.device)
-    kept(_launches, key, _launch, x, out, p)(out, x, seed)
+    _launch(x, out.stride(), p)(out, x, seed)
     return out
 
 
 _launches: dict = {}
 
 
-def _launch(x: torch.Tensor, out: torch.Tensor, p: float) -> Launch:
-    steps = plan(x.shape, out.stride(), x.stride(), row_major=True)
+def _launch(x: torch.Tensor, strides: tuple[int, ...], p: float) -> Launch:
+    """The launch for an output of these strides."""
+    return kept(_launches, (x.dtype, x.shape, strides, x.stride(), p, x.device), _planned, x, strides, p)
+
+
+def _planned(x: torch.Tensor, strides: tuple[int, ...], p: float) -> Launch:
+    steps = plan(x.shape, strides, x.stride(), row_major=True)
     numel = x.numel()
     block = block_size(numel, x.device, COMPILED_BLOCK)
     factor = 1 / (1 - p)
@@ -74,14 +80,29 @@ def _launch(x: torch.Tensor, out: torch.Tensor, p: float) -> Launch:
     )  # fmt: skip
 
 
-def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+@prepared
+def dropout(input: torch.Tensor, p: float, train: bool):
     """Dropout of a new tensor, with a seed drawn from the device's default generator."""
-    return masked_scale(input, draw_seed(input.device), p)
+    strides, device = like_strides(input, torch.preserve_format), input.device
+    allocate, launch = allocator(input.shape, strides, input.dtype, device), _launch(input, strides, p)
+
+    def run(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        out = allocate()
+        launch(out, input, draw_seed(device))
+        return out
+
+    return run
 
 
-def dropout_(self: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+@prepared
+def dropout_(self: torch.Tensor, p: float, train: bool):
     """Dropout in place."""
-    masked_scale(self, draw_seed(self.device), p, out=self)
-    if not self.is_inference():
-        torch.autograd.graph.increment_version(self)
-    return self
+    device, launch = self.device, _launch(self, self.stride(), p)
+
+    def run(self: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        launch(self, self, draw_seed(device))
+        if not self.is_inference():
+            torch.autograd.graph.increment_version(self)
+        return self
+
+    return run
