@@ -25,11 +25,12 @@ def entries(record: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
         if gained is None or waited is None or len(asked) != 1:
             continue
         owner, route, dtype, fields, size = json.loads(asked.pop())
+        gained, waited = round(gained, 3), round(waited, 3)
         choice = "own" if gained >= 1 and waited >= NOISE else "native"
         found.setdefault(owner, []).append(
             {
                 "route": route, "dtype": dtype, "fields": fields, "size": size, "choice": choice,
-                "device × native": round(gained, 3), "wait × native": round(waited, 3),
+                "device × native": gained, "wait × native": waited,
                 "operator": case["operator"], "case": case["case"],
             }
         )  # fmt: skip
