@@ -9,7 +9,7 @@
 # the later stages after prove.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-export PYTHONPATH="$PWD" OPGRAFT_COMMIT="${OPGRAFT_COMMIT:-$(git rev-parse --short=12 HEAD)}"
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" OPGRAFT_COMMIT="${OPGRAFT_COMMIT:-$(git rev-parse --short=12 HEAD)}"
 OUT="${OUT:?a folder for records}"
 PEER_CASES='clone, bf16 (256|2.2[47])|copy_, bf16 to fp32 (256|2.27)|type_as.*2.27|dropout, bf16 2.27|transposed 8192|BHSD|sdpa, prefill causal d128 bf16 2048|broadcast \(64|embedding, 8192 ids × 4096 bf16'
 mkdir -p "$OUT/evidence" "$OUT/log"
