@@ -277,9 +277,8 @@ def _launch(dst: Geometry, src: Geometry, aligned: int) -> Launch:
     block, warps = block_size(numel, dst.device), 4
     if steps.flat and dst.dtype == src.dtype and not interpreted(dst.device):
         block, warps = 4096 // width, 8 if numel > 1 << 22 else 4  # 16 bytes a thread; 32 where few programs run
-    wide = needs_64_bit(steps, numel + block)
     if steps.flat:
-        grid = (triton.cdiv(numel, block),)
+        grid, wide = (triton.cdiv(numel, block),), needs_64_bit(steps, numel + block)
         return Launch(flat_copy_kernel, grid, numel, words=words, BOOL=boolean, WIDE=wide, BLOCK=block, num_warps=warps)
     width = max(words[0] or dst.dtype.itemsize, words[1] or src.dtype.itemsize)
     chosen = interpreted_tiles(steps) if interpreted(dst.device) else tiles(steps, width)
@@ -288,6 +287,7 @@ def _launch(dst: Geometry, src: Geometry, aligned: int) -> Launch:
     size_p, size_q = math.prod(p.sizes), math.prod(q.sizes)
     tiles_p, tiles_q = triton.cdiv(size_p, chosen.block_p), triton.cdiv(size_q, chosen.block_q)
     grid = (tiles_p * tiles_q * math.prod(outer.sizes),)
+    wide = needs_64_bit(steps, numel + chosen.block_p * chosen.block_q)
     around = tuple(values or (1,) for values in (outer.dst_strides, outer.src_strides, divisors(outer.sizes)))
     meta = dict(
         RANK=len(outer.sizes), BOOL=boolean, WIDE=wide, BLOCK_P=chosen.block_p, BLOCK_Q=chosen.block_q, num_warps=chosen.warps

@@ -116,13 +116,13 @@ def tiles(steps: Plan, width: int) -> Tiles:
     broadcast = [i for i in range(last) if frm[i] == 0]
     fastest = order[0] if order else last
     p, q = [fastest], [last]
-    turned = fastest != last
+    turned, grows = fastest != last, True
     if turned and sizes[last] < SHORT and fastest == last - 1:  # they are one run of the destination: rows
         q, turned = [fastest, last], False
     elif turned and sizes[fastest] < SHORT and order[1:2] == [last]:  # and here of the source
         turned = False
     if frm[last] == 0 and sizes[last] * width >= 1024:
-        p, turned = [], False
+        p, turned, grows = [], False, False
         block_p, block_q, warps = 1, 16384 // width, 8
     elif turned:
         block_p, block_q, warps = TRANSPOSING[width]
@@ -131,7 +131,7 @@ def tiles(steps: Plan, width: int) -> Tiles:
         if width <= 2 and (frm[last] * width % 16 or to[fastest] * width % 16):
             block_p, block_q, warps = UNALIGNED
     elif broadcast and sizes[last] * width >= ROW_BYTES:
-        p = broadcast[-1:]
+        p, grows = broadcast[-1:], False
         block_p, block_q, warps = BROADCAST_ROWS, 1024 // width, 8
     else:
         while _size(sizes, q) * width < ROW_BYTES and q[0] > 0 and q[0] - 1 != fastest:
@@ -143,7 +143,7 @@ def tiles(steps: Plan, width: int) -> Tiles:
         block_p = ROW_TILE_BYTES // width // block_q
     while block_p * block_q > LEAST_TILE and numel < PROGRAMS * block_p * block_q:
         block_p, block_q = (block_p // 2, block_q) if block_p > block_q else (block_p, block_q // 2)
-    if turned or p != broadcast[-1:]:
+    if grows:
         _grow(sizes, p, q, order, block_p, block_q)
     most_p, most_q = (triton.next_power_of_2(_size(sizes, side)) for side in (p, q))
     area = block_p * block_q

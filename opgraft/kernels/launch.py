@@ -93,7 +93,10 @@ class Launch:
             run, options, current_device, current_stream = found
             if current_device() == index:
                 run(*self._three, current_stream(index), *options, *addresses, *self._rest)
-                return
+            else:
+                with torch.get_device_module(tensors[0].device.type).device(index):
+                    run(*self._three, current_stream(index), *options, *addresses, *self._rest)
+            return
         if index < 0:
             interpret(self.kernel, self.grid, self._arguments(tensors), self._constants())
             return

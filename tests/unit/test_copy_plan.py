@@ -35,6 +35,24 @@ def test_tiles_take_in_each_dimension_once_and_stay_within_bounds(shape, random,
         assert block & (block - 1) == 0 and block < 2 * math.prod(steps.sizes[i] for i in side)
 
 
+def test_no_index_that_a_kernel_forms_passes_32_bits_unless_it_is_wide():
+    """Tails too: a wrapped index is negative, and would pass a mask."""
+    device = torch.device("cuda", 0)  # planning needs no such device
+    for less in (1, 1000, 5000, 20000):
+        numel = 2**31 - less
+        shapes = {
+            (numel,): ((1,), (0,)),
+            (numel // 3, 3): ((3, 1), (1, numel // 3)),
+            (3, numel // 3): ((numel // 3, 1), (0, 1)),
+        }
+        for shape, (to, frm) in shapes.items():
+            for dtype in (torch.int8, torch.bool):
+                dst, src = (copy_engine.Geometry(t, shape, strides, device) for t, strides in ((dtype, to), (torch.int8, frm)))
+                meta = copy_engine._launch(dst, src, 0).meta
+                last = max(shape) + max(meta["BLOCK_P"], meta["BLOCK_Q"])
+                assert meta["WIDE"] or last < 2**31, (shape, meta)
+
+
 def test_64_bit_indexes_copy_the_same(monkeypatch):
     """Every kernel of the copy engine with the index width that a tensor past 2^31 elements needs."""
     ran = []
