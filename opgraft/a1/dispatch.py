@@ -79,17 +79,17 @@ def backend_kernel(override: Override, decide: Decide, native, count, hand_over)
     Args:
         override: what is replaced.
         decide: of :func:`opgraft.a1.decide.decider`.
-        native: ``call_boxed`` of the kernel that was there before.
+        native: the kernel that was there before.
         count: called once for each call that arrives.
         hand_over: called with the reason for each call that goes to native.
     """
     wrap = _without_numbers(override.overload)
 
-    def kernel(keyset, *args, **kwargs):
+    def kernel(*args, **kwargs):
         if wrap is not None:
             args = wrap(args)
         if inside.active:
-            return native(keyset, *args, **kwargs)
+            return native(*args, **kwargs)
         count()
         inside.active = True
         try:
@@ -97,7 +97,7 @@ def backend_kernel(override: Override, decide: Decide, native, count, hand_over)
             if not isinstance(decided, str):
                 return decided(*args, **kwargs)
             hand_over(decided)
-            return native(keyset, *args, **kwargs)
+            return native(*args, **kwargs)
         finally:
             inside.active = False
 
@@ -246,15 +246,14 @@ class Installed:
         self._overload = overload
         self._libraries: list[torch.library.Library] = []
 
-    def add(self, key: str, kernel) -> None:
-        """Put a kernel at a dispatch key."""
+    def add(self, key: str, kernel, with_keyset: bool) -> None:
+        """Put a kernel at a dispatch key; it takes the call's key set before the arguments, or does not."""
         library = torch.library.Library("aten", "IMPL")
         self._libraries.append(library)
         with warnings.catch_warnings():
             # Replacing a kernel is what the user asked for.
             warnings.filterwarnings("ignore", message=r"[\s\S]*Overriding a previously registered kernel")
-            keyed = kernel is not torch.library.fallthrough_kernel
-            library.impl(self._overload, kernel, key, with_keyset=keyed, allow_override=True)
+            library.impl(self._overload, kernel, key, with_keyset=with_keyset, allow_override=True)
         self._forget()
 
     def remove(self) -> None:
@@ -272,20 +271,24 @@ class Installed:
 def install(override: Override, profile, decide: Decide, count, hand_over) -> Installed:
     """Install one override for a platform; ``decide`` is of :func:`opgraft.a1.decide.decider`."""
     overload, (autograd_key, backend_key) = override.overload, profile.keys
-    native = torch.library.get_kernel(overload, backend_key).call_boxed
-    kernels = {backend_key: backend_kernel(override, decide, native, count, hand_over)}
+    # Kernels at a backend key do not read the key set, and making one for Python costs a fifth of the way there.
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, backend_key))
+    native = functools.partial(torch.library.get_kernel(overload, backend_key).call_boxed, keys)
+    at_backend = backend_kernel(override, decide, native, count, hand_over)
+    at_autograd: Any = None
     if issubclass(override.gradient, (Gradient, Composite)):
         native_autograd = torch.library.get_kernel(overload, autograd_key).call_boxed
-        kernels[autograd_key] = autograd_kernel(override, decide, native_autograd, count, hand_over)
+        at_autograd = autograd_kernel(override, decide, native_autograd, count, hand_over)
     elif torch._C._dispatch_has_kernel_for_dispatch_key(override.qualified_name, autograd_key):
         if issubclass(override.gradient, NotDifferentiable):
-            kernels[autograd_key] = torch.library.fallthrough_kernel
+            at_autograd = torch.library.fallthrough_kernel
         else:
-            kernels[autograd_key] = restored_formula(override)
+            at_autograd = restored_formula(override)
     installed = Installed(overload)
     try:
-        for key, kernel in kernels.items():
-            installed.add(key, kernel)
+        installed.add(backend_key, at_backend, with_keyset=False)
+        if at_autograd is not None:
+            installed.add(autograd_key, at_autograd, with_keyset=at_autograd is not torch.library.fallthrough_kernel)
     except BaseException:
         installed.remove()
         raise

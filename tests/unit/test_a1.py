@@ -177,7 +177,9 @@ def test_a_vendor_kernel_at_the_autograd_key_does_not_shadow_ours():
 def test_a_registration_that_could_not_be_reached_is_refused(monkeypatch):
     """An operator whose override goes only to the autograd key would never be reached in inference_mode."""
     real = dispatch.Installed.add
-    monkeypatch.setattr(dispatch.Installed, "add", lambda self, key, kernel: real(self, SIM.autograd_key, kernel))
+    monkeypatch.setattr(
+        dispatch.Installed, "add", lambda self, key, *rest, **keywords: real(self, SIM.autograd_key, *rest, **keywords)
+    )
     before = torch._C._dispatch_dump("aten::clone")
     with pytest.raises(RuntimeError, match="could not be reached.*inference_mode"):
         register_a1()
