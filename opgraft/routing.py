@@ -143,6 +143,18 @@ def from_environment(operator: str) -> str | None:
     return everywhere.get(operator) or everywhere.get("")
 
 
+def _without_symbols(features: Features) -> Features:
+    """Sizes that are symbols (``torch.compile`` with dynamic shapes) as the numbers they stand for in the example that is traced."""
+    size = _number(features.size)
+    if size is features.size and not any(isinstance(value, torch.SymInt) for _, value in features.fields):
+        return features
+    return features._replace(size=size, fields=tuple((name, _number(value)) for name, value in features.fields))
+
+
+def _number(value: Any) -> Any:
+    return (value.node.hint or 0) if isinstance(value, torch.SymInt) else value
+
+
 def chooser(table_of: str, platform: str, otherwise: str | None) -> Callable[[Features], str | None]:
     """A function of a call's features that answers why native runs, None for the own kernel.
 
@@ -153,6 +165,7 @@ def chooser(table_of: str, platform: str, otherwise: str | None) -> Callable[[Fe
     """
 
     def choose(features: Features) -> str | None:
+        features = _without_symbols(features)
         choice = forced() or otherwise or _by_table(table_of, platform, features)
         for seen in observed:
             seen.append((table_of, features, choice))

@@ -2,50 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 from opgraft import routing
 from opgraft.memo import kept
 
-from .operator import Kernel, Override
-
-Decide = Callable[..., "str | Kernel"]
+from .operator import Composite, Kernel, Override
 
 
-def decider(operator: str, override: Override, profile) -> Decide:
-    """A function of a call's arguments that answers why native runs, or with the kernel to call with them.
+class Decider:
+    """What becomes of the calls of one override on one platform.
 
-    The override's ``unsupported`` is asked first, then the routing table if it declares ``features``. What is decided, and what the
-    kernel prepared (:func:`opgraft.kernels.prepared`), is remembered by the call's signature if it declares one.
+    The override's ``unsupported`` is asked first, then the routing table if it declares ``features``.
     """
-    unsupported, features, signature = override.unsupported, override.features, override.signature
-    implementation = override.kernel_for(profile)
-    prepare = getattr(implementation, "prepare", None)
-    choose = routing.chooser(override.routes or operator, profile.name, routing.from_environment(operator))
 
-    def decide(*args, **kwargs) -> str | Kernel:
-        reason = unsupported(*args, **kwargs)
-        if reason is None and features is not None:
-            reason = choose(features(*args, **kwargs))
+    def __init__(self, operator: str, override: Override, profile):
+        self._override = override
+        self._kernel = override.kernel_for(profile)
+        self._prepare = getattr(self._kernel, "prepare", None)
+        self._choose = routing.chooser(override.routes or operator, profile.name, routing.from_environment(operator))
+        self._decided: dict[Hashable, str | Kernel] = {}
+
+    def __call__(self, *args, **kwargs) -> str | Kernel:
+        """Why native runs, or the kernel to call with the same arguments.
+
+        Both, and what the kernel prepared (:func:`opgraft.kernels.prepared`), are remembered by the call's signature if the override
+        declares one.
+        """
+        signature, decided = self._override.signature, self._decided
+        if signature is None:
+            return self._decide(*args, **kwargs)
+        try:
+            key = routing.forced(), signature(*args, **kwargs)
+        except (RuntimeError, TypeError):  # a tensor without strides, or arguments that native refuses
+            return self._decide(*args, **kwargs)
+        found = decided.get(key)
+        if found is not None and not routing.observed:
+            return found
+        if key[1] is None or routing.observed:
+            return self._decide(*args, **kwargs)
+        return kept(decided, key, self._decide, *args, **kwargs)
+
+    def _decide(self, *args, **kwargs) -> str | Kernel:
+        reason = self._reason(True, *args, **kwargs)
         if reason is not None:
             return reason
-        return implementation if prepare is None else prepare(*args, **kwargs)
+        return self._kernel if self._prepare is None else self._prepare(*args, **kwargs)
 
-    if signature is None:
-        return decide
-    decided: dict[Hashable, str | Kernel] = {}
-    forced, observed = routing.forced, routing.observed
+    def _reason(self, routed: bool, *args, **kwargs) -> str | None:
+        reason = self._override.unsupported(*args, **kwargs)
+        if reason is None and routed and self._override.features is not None:
+            reason = self._choose(self._override.features(*args, **kwargs))
+        return reason
 
-    def remembered(*args, **kwargs) -> str | Kernel:
-        try:
-            key = forced(), signature(*args, **kwargs)
-        except (RuntimeError, TypeError):  # a tensor without strides, or arguments that native refuses
-            return decide(*args, **kwargs)
-        found = decided.get(key)
-        if found is not None and not observed:
-            return found
-        if key[1] is None or observed:
-            return decide(*args, **kwargs)
-        return kept(decided, key, decide, *args, **kwargs)
+    def traced(self, *args, **kwargs) -> str | None:
+        """Why native is recorded for a call that only records what it would do, whose sizes may be symbols; None for ours.
 
-    return remembered
+        Nothing is remembered or prepared. The table is asked only for a :class:`Composite`, which is recorded as the operators it is made
+        of; every other call is decided again when it runs.
+        """
+        return self._reason(issubclass(self._override.gradient, Composite), *args, **kwargs)

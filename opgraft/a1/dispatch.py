@@ -21,7 +21,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 
 from opgraft import platforms
 
-from .decide import Decide
+from .decide import Decider
 from .operator import Composite, Gradient, NotDifferentiable, Override
 
 _below_autograd = torch._C._AutoDispatchBelowAutograd
@@ -73,12 +73,12 @@ def _without_numbers(overload):
     return wrap
 
 
-def backend_kernel(override: Override, decide: Decide, native, count, hand_over):
+def backend_kernel(override: Override, decide: Decider, native, count, hand_over):
     """The kernel for the backend key.
 
     Args:
         override: what is replaced.
-        decide: of :func:`opgraft.a1.decide.decider`.
+        decide: what becomes of a call.
         native: the kernel that was there before.
         count: called once for each call that arrives.
         hand_over: called with the reason for each call that goes to native.
@@ -104,7 +104,7 @@ def backend_kernel(override: Override, decide: Decide, native, count, hand_over)
     return kernel
 
 
-def autograd_kernel(override: Override, decide: Decide, native, count, hand_over):
+def autograd_kernel(override: Override, decide: Decider, native, count, hand_over):
     """The kernel for the autograd key of an operator that PyTorch composes from others.
 
     Without a gradient to keep it goes on below autograd, where :func:`backend_kernel` counts the call. An input
@@ -127,11 +127,12 @@ def autograd_kernel(override: Override, decide: Decide, native, count, hand_over
         if not forward_mode and not (torch.is_grad_enabled() and any_requires_grad(*args)):
             with _below_autograd():
                 return overload.redispatch(keyset & after_autograd, *args, **kwargs)
-        decided = "forward-mode AD" if forward_mode else decide(*args, **kwargs)
+        traced = _traced(args)
+        decided = "forward-mode AD" if forward_mode else (decide.traced if traced else decide)(*args, **kwargs)
         reason = decided if isinstance(decided, str) else None
         if reason is None and not composite:
             return ours(keyset, *args, **kwargs)
-        if not _traced(args):
+        if not traced:
             count()
             if reason is not None:
                 hand_over(reason)
@@ -268,8 +269,8 @@ class Installed:
         self._overload._dispatch_cache.clear()
 
 
-def install(override: Override, profile, decide: Decide, count, hand_over) -> Installed:
-    """Install one override for a platform; ``decide`` is of :func:`opgraft.a1.decide.decider`."""
+def install(override: Override, profile, decide: Decider, count, hand_over) -> Installed:
+    """Install one override for a platform."""
     overload, (autograd_key, backend_key) = override.overload, profile.keys
     # Kernels at a backend key do not read the key set, and making one for Python costs a fifth of the way there.
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, backend_key))

@@ -17,7 +17,7 @@ import torch
 from opgraft import platforms
 
 from . import dispatch
-from .decide import decider
+from .decide import Decider
 from .operator import Operator
 
 _lock = threading.RLock()
@@ -115,7 +115,7 @@ class Registration:
                 if problem:
                     raise RuntimeError(f"{self.operator.name}: {problem}")
                 count = self._count_backward if override.backward else self._count
-                decide = decider(self.operator.name, override, self.profile)
+                decide = Decider(self.operator.name, override, self.profile)
                 installed = dispatch.install(override, self.profile, decide, count, self._hand_over)
                 self._undo.append(installed.remove)
                 problem = dispatch.unreachable(override, self.profile)

@@ -73,6 +73,8 @@ class OpLevel:
             gradient = f"`gradient` in ops/{name}/register.py"
             yield Check("gradient", lambda: self._gradient(profile), gradient)
             yield Check("second gradient", lambda: self._second_gradient(profile), gradient)
+            if "compile" not in self.without:
+                yield Check("gradient, compiled with symbolic sizes", lambda: self._compiled_gradient(profile), gradient)
         if "FakeTensor" not in self.without:
             yield Check("FakeTensor", lambda: self._fake(profile), reach)
         for case in self.cases:
@@ -93,6 +95,9 @@ class OpLevel:
             self.compare(got, want, what)
         else:
             assert_same(got, want, what, self.exact)
+
+    def _compare_gradients(self, got: tuple, want: tuple, what: str) -> None:
+        assert_same(got, want, what, self.exact, strides=False)
 
     @contextlib.contextmanager
     def registered(self, profile: Profile) -> Iterator[Registration]:
@@ -162,10 +167,27 @@ class OpLevel:
         with self.registered(profile) as registration:
             got = self._differentiated(profile.device, order)
             assert registration.hits >= 1, "the call was not counted"
-        assert_same(got, self._differentiated("cpu", order), f"gradient of order {order}", self.exact, strides=False)
+        self._compare_gradients(got, self._differentiated("cpu", order), f"gradient of order {order}")
 
     def _second_gradient(self, profile: Profile) -> None:
         self._gradient(profile, 2)
+
+    def _compiled_gradient(self, profile: Profile) -> None:
+        """What decides about a call must not ask a size that is a symbol for its number, nor look it up in a dictionary."""
+
+        def gradients(call: Callable, device):
+            args, leaves = self._leaves(self.sample, device)
+            result = call(*args)
+            weight = torch.linspace(-1, 1, result.numel()).reshape(result.shape).to(result)
+            return torch.autograd.grad((result * weight).sum(), leaves, allow_unused=True)
+
+        def call(*args):
+            return self.call(*args, **self.sample.kwargs)
+
+        torch._dynamo.reset()
+        with self.registered(profile):
+            got = gradients(torch.compile(call, backend="aot_eager", dynamic=True, fullgraph=True), profile.device)
+        self._compare_gradients(got, gradients(call, "cpu"), "gradient of the compiled call")
 
     def _fake(self, profile: Profile) -> None:
         from torch._subclasses.fake_tensor import FakeTensorMode

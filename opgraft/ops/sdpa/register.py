@@ -104,7 +104,7 @@ def features(
     route += " training" if _training(query, key, value, attn_mask) else ""
     kind = "dropout" if dropout_p else "masked" if attn_mask is not None else "causal" if is_causal else "plain"
     fields = (("head_dim", query.shape[-1]), ("kind", kind), ("gqa", query.shape[:-2] != key.shape[:-2]))
-    return Features(route, query.dtype, fields, query.shape[:-1].numel() * key.shape[-2])
+    return Features(route, query.dtype, fields, math.prod(query.shape[:-1]) * key.shape[-2])
 
 
 def call_signature(

@@ -157,11 +157,8 @@ def _particular(profile):
 
 
 class _Dropout(OpLevel):
-    def _gradient(self, profile, order=1):
+    def _compare_gradients(self, got, want, what):
         """Native's gradient has another mask; ours must be kept (``backward`` in the extra checks compares it)."""
-        with self.registered(profile) as registration:
-            self._differentiated(profile.device, order)
-            assert registration.hits == 1
 
 
 LEVEL = _Dropout(
