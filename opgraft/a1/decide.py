@@ -34,9 +34,9 @@ class Decider:
             return self._decide(*args, **kwargs)
         try:
             key = routing.forced(), signature(*args, **kwargs)
-        except (RuntimeError, TypeError):  # a tensor without strides, or arguments that native refuses
+            found = decided.get(key)
+        except (RuntimeError, TypeError):  # a tensor without strides, a size that is a symbol, arguments that native refuses
             return self._decide(*args, **kwargs)
-        found = decided.get(key)
         if found is not None and not routing.observed:
             return found
         if key[1] is None or routing.observed:
