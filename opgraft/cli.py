@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import re
 import runpy
 import sys
 from typing import Annotated
@@ -136,8 +135,7 @@ def bench(
 
     if route and match:
         raise typer.BadParameter("--route writes whole tables, so it measures every case; leave out --match")
-    baseline = json.loads(compare.read_text(encoding="utf-8")) if compare else {"cases": []}
-    baseline["cases"] = [c for c in baseline["cases"] if re.search(match, f"{c['operator']}, {c['case']}")]
+    baseline = json.loads(compare.read_text(encoding="utf-8")) if compare else None
     peers = tuple(p for p in peer.split(",") if p and p != "native")
     record = run.run(ops, platform, peers, rounds, route_only=route, match=match)
     console = show.console()
@@ -148,8 +146,8 @@ def bench(
     for written in routes.write(record) if route else ():
         print(written)
     failures: list[str] = []
-    if compare is not None:
-        warnings, failures = run.compare(record, baseline)
+    if baseline is not None:
+        warnings, failures = run.compare(record, baseline, match)
         for line in warnings:
             console.print(f"[yellow]worse than the baseline:[/] {line}")
         for line in failures:

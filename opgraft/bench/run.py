@@ -74,6 +74,11 @@ def selected(names: list[str] | None) -> list[tuple[str, bench.Case]]:
     return found
 
 
+def matches(match: str, operator: str, case: str) -> bool:
+    """Whether a regular expression is found in a case's name, as ``copy_, bf16 2^27``."""
+    return re.search(match, f"{operator}, {case}") is not None
+
+
 def _compile_ahead(platform: str, chosen: list[tuple[str, bench.Case]]) -> None:
     """Fill Triton's cache from many processes, so that no measuring process waits for the compiler."""
     remotes = [Remote(platform, "own") for _ in range(min(len(chosen), os.cpu_count() or 1, 12))]
@@ -149,7 +154,7 @@ def run(
         raise RuntimeError(
             f"{platform} is simulated here: its kernels are interpreted, so there is nothing to time; use cpu or a chip"
         )
-    chosen = [(n, c) for n, c in selected(names) if (c.route or not route_only) and re.search(match, f"{n}, {c.name}")]
+    chosen = [(n, c) for n, c in selected(names) if (c.route or not route_only) and matches(match, n, c.name)]
     if not chosen:
         raise ValueError(f"no case matches {match!r}; a case is matched as in 'copy_, bf16 2^27'")
     if profile.device_type == "cpu":
@@ -209,14 +214,14 @@ def wait_ratio(case: dict[str, Any]) -> float | None:
     return handed / max(ways["own"]["device"]["median"], ways["own"]["host"]["median"])
 
 
-def compare(record: dict[str, Any], baseline: dict[str, Any]) -> tuple[list[str], list[str]]:
+def compare(record: dict[str, Any], baseline: dict[str, Any], match: str = "") -> tuple[list[str], list[str]]:
     """(warnings, failures): cases whose ratio to native is worse than in a baseline by over 20 %, over 30 %; a case that
-    is missing or did not run is a failure."""
+    is missing or did not run is a failure. ``match`` as in :func:`run`."""
     warnings, failures = [], []
     now = {(c["operator"], c["case"]): c for c in record["cases"]}
     measured_operators = {c["operator"] for c in record["cases"]}
     for old in baseline["cases"]:
-        if old["operator"] not in measured_operators:
+        if old["operator"] not in measured_operators or not matches(match, old["operator"], old["case"]):
             continue
         name = f"{old['operator']}, {old['case']}"
         new = now.get((old["operator"], old["case"]))

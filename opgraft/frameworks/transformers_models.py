@@ -1,19 +1,13 @@
 """Small Hugging Face models, trained and decoded on a device: what a framework does with the operators.
 
-A Llama (greedy generation, AdamW, gradient checkpointing, autocast bf16) and a BERT encoder (dropout on). Native draws other dropout
-masks than we do, so where dropout is on the run without overrides uses ours in plain PyTorch.
+A Llama (greedy generation, AdamW, gradient checkpointing, autocast bf16) and a BERT encoder (dropout on).
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from unittest import mock
+from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
-
-from opgraft.kernels.philox import draw_seed, keeps
 
 STEPS = 50
 
@@ -38,21 +32,6 @@ def bert(dropout: float = 0.0) -> torch.nn.Module:
         hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     return BertForMaskedLM(config)
-
-
-@contextlib.contextmanager
-def our_masks_in_plain_pytorch() -> Iterator[None]:
-    """``F.dropout`` with the masks that our kernel draws, computed by PyTorch's own operators."""
-
-    def dropout(x, p=0.5, training=True, inplace=False):
-        if not training or p == 0:
-            return x
-        keep = keeps(draw_seed(x.device), x.numel(), p).reshape(x.shape)
-        wide = torch.float64 if x.dtype is torch.float64 else torch.float32
-        return (x.to(wide) * (keep.to(wide) / (1 - p))).to(x.dtype)
-
-    with mock.patch.object(F, "dropout", dropout):
-        yield
 
 
 def train(

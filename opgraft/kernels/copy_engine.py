@@ -54,7 +54,7 @@ def flat_copy_kernel(dst, src, numel, BOOL: tl.constexpr, WIDE: tl.constexpr, BL
 
 @triton.jit
 def tile_copy_kernel(
-    dst, src, p_size, q_size, dst_p, dst_q, src_p, src_q, p_tiles, q_tiles, dst_strides, src_strides, sizes,
+    dst, src, p_size, q_size, dst_p, dst_q, src_p, src_q, p_tiles, q_tiles, dst_strides, src_strides, divisors,
     RANK: tl.constexpr, ONE_P: tl.constexpr, ONE_Q: tl.constexpr, BOOL: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
@@ -65,7 +65,7 @@ def tile_copy_kernel(
         program = program.to(tl.int64)
     outer = program // (p_tiles * q_tiles)
     tile = program % (p_tiles * q_tiles)
-    dst_start, src_start = offsets_of(outer, sizes, dst_strides, src_strides, RANK, WIDE)
+    dst_start, src_start = offsets_of(outer, divisors, dst_strides, src_strides, RANK, WIDE)
     p = tile // q_tiles * BLOCK_P + tl.arange(0, BLOCK_P)
     q = tile % q_tiles * BLOCK_Q + tl.arange(0, BLOCK_Q)
     if ONE_P:
@@ -85,7 +85,7 @@ def tile_copy_kernel(
 
 @triton.jit
 def grouped_copy_kernel(
-    dst, src, p_size, q_size, p_tiles, q_tiles, p_dst, p_src, p_sizes, q_dst, q_src, q_sizes, dst_strides, src_strides, sizes,
+    dst, src, p_size, q_size, p_tiles, q_tiles, p_dst, p_src, p_divisors, q_dst, q_src, q_divisors, dst_strides, src_strides, divisors,
     RANK_P: tl.constexpr, RANK_Q: tl.constexpr, RANK: tl.constexpr, TURNED: tl.constexpr, BOOL: tl.constexpr, WIDE: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
@@ -99,7 +99,7 @@ def grouped_copy_kernel(
         program = program.to(tl.int64)
     outer = program // (p_tiles * q_tiles)
     tile = program % (p_tiles * q_tiles)
-    dst_start, src_start = offsets_of(outer, sizes, dst_strides, src_strides, RANK, WIDE)
+    dst_start, src_start = offsets_of(outer, divisors, dst_strides, src_strides, RANK, WIDE)
     place = tl.arange(0, BLOCK_P * BLOCK_Q)
     along_q = place // BLOCK_Q, place % BLOCK_Q
     if TURNED:
@@ -108,15 +108,15 @@ def grouped_copy_kernel(
         to_load = along_q
     first_p, first_q = tile // q_tiles * BLOCK_P, tile % q_tiles * BLOCK_Q
     p, q = first_p + to_load[0], first_q + to_load[1]
-    _, src_p = offsets_of(p, p_sizes, p_dst, p_src, RANK_P, WIDE)
-    _, src_q = offsets_of(q, q_sizes, q_dst, q_src, RANK_Q, WIDE)
+    _, src_p = offsets_of(p, p_divisors, p_dst, p_src, RANK_P, WIDE)
+    _, src_q = offsets_of(q, q_divisors, q_dst, q_src, RANK_Q, WIDE)
     value = tl.load(src + src_start + src_p + src_q, mask=(p < p_size) & (q < q_size))
     value = convert(value, dst.dtype.element_ty, BOOL)
     if TURNED:
         value = tl.reshape(tl.trans(tl.reshape(value, [BLOCK_Q, BLOCK_P])), [BLOCK_P * BLOCK_Q])
     p, q = first_p + along_q[0], first_q + along_q[1]
-    dst_p, _ = offsets_of(p, p_sizes, p_dst, p_src, RANK_P, WIDE)
-    dst_q, _ = offsets_of(q, q_sizes, q_dst, q_src, RANK_Q, WIDE)
+    dst_p, _ = offsets_of(p, p_divisors, p_dst, p_src, RANK_P, WIDE)
+    dst_q, _ = offsets_of(q, q_divisors, q_dst, q_src, RANK_Q, WIDE)
     tl.store(dst + dst_start + dst_p + dst_q, value, mask=(p < p_size) & (q < q_size))
 
 

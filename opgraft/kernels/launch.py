@@ -95,7 +95,7 @@ class Launch:
                 run(*self._three, current_stream(index), *options, *addresses, *self._rest)
             else:
                 with torch.get_device_module(tensors[0].device.type).device(index):
-                    run(*self._three, current_stream(index), *options, *addresses, *self._rest)
+                    self.at(index, addresses, tensors)
             return
         if index < 0:
             interpret(self.kernel, self.grid, self._arguments(tensors), self._constants())
@@ -106,7 +106,7 @@ class Launch:
                 run_on_simulated(self.kernel, self.grid, tensors, self._arguments(tensors), self._constants())
             else:
                 compiled = self.kernel[self.grid](*self._arguments(tensors), **self.meta)
-                self._compiled[key] = _compiled(compiled, _current_device(device_type))
+                self._compiled[key] = _compiled(compiled, current_device_of(device_type))
 
     def _arguments(self, tensors: tuple[torch.Tensor, ...]) -> tuple:
         widths = (*self.words, *[None] * len(tensors))
@@ -117,7 +117,8 @@ class Launch:
 
 
 @functools.cache
-def _current_device(device_type: str) -> Callable[[], int]:
+def current_device_of(device_type: str) -> Callable[[], int]:
+    """The function that says the current device's index of a type, for where it is asked again and again."""
     if device_type == "cuda":
         return torch._C._cuda_getDevice  # torch.cuda.current_device without its question whether CUDA is initialized
     return torch.get_device_module(device_type).current_device

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 
 from .geometry import span
+from .launch import current_device_of
 
 
 class _State(threading.local):
@@ -18,7 +19,6 @@ class _State(threading.local):
 _state = _State()
 #: What TorchInductor's code allocates with: on the current device, past the dispatcher; half the host time (bench/NOTES.md).
 _empty_strided_cuda = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
-_current_cuda_device = getattr(torch._C, "_cuda_getDevice", None)
 ZONE_BYTES = 256
 
 
@@ -48,12 +48,12 @@ def allocator(size, stride, dtype: torch.dtype, device: torch.device) -> Callabl
     def plainly() -> torch.Tensor:
         return new_empty_strided(size, stride, dtype, device)
 
-    if device.type != "cuda" or _empty_strided_cuda is None or _current_cuda_device is None:
+    if device.type != "cuda" or _empty_strided_cuda is None:
         return plainly
-    size, stride, index = tuple(size), tuple(stride), device.index
+    size, stride, index, current_device = tuple(size), tuple(stride), device.index, current_device_of(device.type)
 
     def quickly() -> torch.Tensor:
-        if _state.guard is None and _current_cuda_device() == index:
+        if _state.guard is None and current_device() == index:
             return _empty_strided_cuda(size, stride, dtype)
         return plainly()
 

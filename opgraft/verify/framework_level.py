@@ -90,7 +90,7 @@ class FrameworkLevel:
             _, of_bert = models.train(models.bert, profile.device, 0.1, checkpointing=False, autocast=False)
             return of_llama, of_bert, *models.generate(profile.device)
 
-        with models.our_masks_in_plain_pytorch() if "aten::dropout" in self.operator.aten_names else contextlib.nullcontext():
+        with self.baseline():
             native = run()
         with self.operator.register_a1(profile.dispatch_key, platform=profile.name) as registration:
             ours = run()

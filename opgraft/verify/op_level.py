@@ -163,14 +163,15 @@ class OpLevel:
             gradients = torch.autograd.grad(total, leaves, allow_unused=True)
         return gradients
 
-    def _gradient(self, profile: Profile, order: int = 1) -> None:
+    def _gradient(self, profile: Profile, order: int = 1) -> dict:
         with self.registered(profile) as registration:
             got = self._differentiated(profile.device, order)
             assert registration.hits >= 1, "the call was not counted"
         self._compare_gradients(got, self._differentiated("cpu", order), f"gradient of order {order}")
+        return {"hits": registration.hits}
 
-    def _second_gradient(self, profile: Profile) -> None:
-        self._gradient(profile, 2)
+    def _second_gradient(self, profile: Profile) -> dict | None:
+        return self._gradient(profile, 2)
 
     def _compiled_gradient(self, profile: Profile) -> None:
         """What decides about a call must not ask a size that is a symbol for its number, nor look it up in a dictionary."""

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import opgraft
-from opgraft.frameworks.transformers_models import bert, generate, llama, our_masks_in_plain_pytorch, train
+from opgraft.frameworks.transformers_models import bert, generate, llama, train
+from opgraft.ops.dropout.test.framework_level import reference_dropout
 from opgraft.verify.compare import assert_same
 
 pytest.importorskip("transformers")
@@ -25,7 +26,7 @@ def without_gradient(model):
 )
 def test_losses_match_step_by_step(make, dropout, checkpointing, autocast, platform):
     device = PLATFORMS[platform]
-    with our_masks_in_plain_pytorch() if dropout else contextlib.nullcontext():
+    with reference_dropout() if dropout else contextlib.nullcontext():
         plain, native = train(make, device, dropout, checkpointing, autocast)
     with opgraft.use(platform=platform) as registrations:
         model, ours = train(make, device, dropout, checkpointing, autocast)

@@ -112,9 +112,8 @@ def call_signature(
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> Hashable:  # fmt: skip
     """The geometry of the tensors, what else is given, and whether a gradient is kept."""
-    tensors = (signature.geometry(query), signature.geometry(key), signature.geometry(value))
-    mask = None if attn_mask is None else signature.geometry(attn_mask)
-    return (*tensors, mask, dropout_p, is_causal, enable_gqa, _training(query, key, value, attn_mask))
+    given = signature.of_call(query, key, value, attn_mask, dropout_p, is_causal)
+    return given, enable_gqa, _training(query, key, value, attn_mask)
 
 
 class Attention(Composite):

@@ -23,7 +23,7 @@ COMPILED_BLOCK = 1024
 
 @triton.jit(do_not_specialize=["least"])
 def masked_scale_kernel(
-    out, x, seed, numel, least, scale, scale_rest, sizes, out_strides, x_strides,
+    out, x, seed, numel, least, scale, scale_rest, divisors, out_strides, x_strides,
     RANK: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out[i] = x[i] * (scale if bits(seed, i) >= least else 0), over RANK dimensions, outermost first; RANK 0 is a dense run."""
@@ -34,7 +34,7 @@ def masked_scale_kernel(
     mask = linear < numel
     out_offsets, x_offsets = linear, linear
     if RANK > 0:
-        out_offsets, x_offsets = offsets_of(linear, sizes, out_strides, x_strides, RANK, WIDE)
+        out_offsets, x_offsets = offsets_of(linear, divisors, out_strides, x_strides, RANK, WIDE)
     value = tl.load(x + x_offsets, mask=mask)
     keep = random_bits(tl.load(seed), block.to(tl.int64) * (BLOCK // 8) + tl.arange(0, BLOCK // 8), [BLOCK]) >= least
     if x.dtype.element_ty == tl.float64:
@@ -45,16 +45,18 @@ def masked_scale_kernel(
     tl.store(out + out_offsets, result, mask=mask)
 
 
-def masked_scale(x: torch.Tensor, seed: torch.Tensor, p: float, out: torch.Tensor | None = None) -> torch.Tensor:
+def masked_scale(x: torch.Tensor, seed: torch.Tensor, p: float) -> torch.Tensor:
     """``x`` times 1/(1-p) where the random bits of an element's index reach p·2³², else times 0.
 
     Args:
         x: floating-point, any strides.
         seed: int64 of one element, on ``x``'s device.
         p: between 0 and 1, both excluded.
-        out: where to write; None means a new tensor with the strides native gives. It may be ``x``.
+
+    Returns:
+        A new tensor with the strides native gives.
     """
-    out = new_like(x) if out is None else out
+    out = new_like(x)
     _launch(x, out.stride(), p)(out, x, seed)
     return out
 

@@ -17,7 +17,7 @@ def reference_dropout():
     """The model's dropout by the reference, which draws its seeds as the operator does."""
 
     def dropout(x, p=0.5, training=True, inplace=False):
-        return reference.masked_scale(x, draw_seed(x.device), p) if training else x
+        return reference.masked_scale(x, draw_seed(x.device), p) if training and p > 0 else x
 
     with mock.patch.object(F, "dropout", dropout):
         yield

@@ -157,6 +157,11 @@ def _particular(profile):
 
 
 class _Dropout(OpLevel):
+    def _gradient(self, profile, order=1):
+        figures = super()._gradient(profile, order)
+        assert figures == {"hits": 1}, "the backward is not another call of dropout"
+        return figures
+
     def _compare_gradients(self, got, want, what):
         """Native's gradient has another mask; ours must be kept (``backward`` in the extra checks compares it)."""
 
