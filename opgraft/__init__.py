@@ -45,30 +45,30 @@ def enable(ops: str | Iterable[str] | None = None, platform: str | None = None) 
         ValueError: unknown operator. RuntimeError: platform not usable here, or a registration refused.
         NotImplementedError: an operator that cannot be registered by design was named.
     """
-    from opgraft.a1 import registry
+    from opgraft.a1 import register
 
-    held = registry.hold(operators(ops), _platform(platform))
+    held = register.hold(operators(ops), _platform(platform))
     _enabled.extend(held)
     return list(held)
 
 
 def disable() -> None:
     """Take back everything :func:`enable` did. Blocks of :func:`use` and single registrations stay."""
-    from opgraft.a1 import registry
+    from opgraft.a1 import register
 
-    registry.release(_enabled)
+    register.release(_enabled)
 
 
 @contextlib.contextmanager
 def use(ops: str | Iterable[str] | None = None, platform: str | None = None) -> Iterator[list[Registration]]:
     """Replace operators inside a ``with`` block; blocks nest. Arguments and errors as for :func:`enable`."""
-    from opgraft.a1 import registry
+    from opgraft.a1 import register
 
-    held = registry.hold(operators(ops), _platform(platform))
+    held = register.hold(operators(ops), _platform(platform))
     try:
         yield list(held)
     finally:
-        registry.release(held)
+        register.release(held)
 
 
 def _platform(name: str | None) -> str:

@@ -7,15 +7,14 @@ that is nearest in size (of two equally near, the smaller one). On a platform th
 entry goes to native, so that every choice of the own kernel is backed by a measurement; on one that was not, the own
 kernel runs.
 
-The choice can be forced: ``with force("own")`` or ``force("native")``, or in the environment ``OPGRAFT_ROUTE=own`` (every
-operator) or ``OPGRAFT_ROUTE=sdpa=native,embedding=own``, read when the operator is registered. A call that is routed to native
-is counted like every other that is handed over, with its route.
+The choice can be forced, for operators without a table too: ``with force("own")`` or ``force("native")``, or in the environment
+``OPGRAFT_ROUTE=own`` (every operator) or ``OPGRAFT_ROUTE=sdpa=native,embedding=own``, read when the operator is registered. A call that
+is routed to native is counted like every other that is handed over, with its route.
 """
 
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import functools
 import json
 import math
@@ -26,10 +25,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from opgraft import call_path
+
 CHOICES = ("own", "native")
-_forced: contextvars.ContextVar[str | None] = contextvars.ContextVar("opgraft_route", default=None)
-#: The choice that :func:`force` makes here, or None.
-forced = _forced.get
 #: The lists of the :func:`observe` blocks that are active.
 observed: list[list[tuple[str, Features, str]]] = []
 
@@ -63,7 +61,7 @@ def dtype_name(dtype: torch.dtype | None) -> str:
 def force(choice: str | None) -> Iterator[None]:
     """Inside the block every routed operator takes ``choice`` (``own`` or ``native``); None asks the tables again.
 
-    It holds for the calling thread (and tasks it starts). Autograd's backward threads follow the table: a backward has
+    It holds for the calling thread, as PyTorch's own modes do. Autograd's backward threads follow the table: a backward has
     the route that its forward took.
 
     Raises:
@@ -71,11 +69,16 @@ def force(choice: str | None) -> Iterator[None]:
     """
     if choice is not None and choice not in CHOICES:
         raise ValueError(f"a route is forced to one of {', '.join(CHOICES)}; got {choice!r}")
-    token = _forced.set(choice)
+    before = call_path.set_forced(0 if choice is None else 1 + CHOICES.index(choice))
     try:
         yield
     finally:
-        _forced.reset(token)
+        call_path.set_forced(before)
+
+
+def forced() -> str | None:
+    """The choice that :func:`force` makes for this thread, or None."""
+    return (None, *CHOICES)[call_path.forced()]
 
 
 @contextlib.contextmanager
@@ -84,7 +87,8 @@ def observe() -> Iterator[list[tuple[str, Features, str]]]:
     seen: list[tuple[str, Features, str]] = []
     observed.append(seen)
     try:
-        yield seen
+        with call_path.deciding_anew():
+            yield seen
     finally:
         observed.remove(seen)
 
@@ -155,8 +159,8 @@ def _number(value: Any) -> Any:
     return (value.node.hint or 0) if isinstance(value, torch.SymInt) else value
 
 
-def chooser(table_of: str, platform: str, otherwise: str | None) -> Callable[[Features], str | None]:
-    """A function of a call's features that answers why native runs, None for the own kernel.
+def chooser(table_of: str, platform: str, otherwise: str | None) -> Callable[[Features | None], str | None]:
+    """A function of a call's features (None where an operator has no table) that answers why native runs, None for the own kernel.
 
     Args:
         table_of: the operator whose table is asked.
@@ -164,7 +168,9 @@ def chooser(table_of: str, platform: str, otherwise: str | None) -> Callable[[Fe
         otherwise: the choice that the environment forces where :func:`force` does not.
     """
 
-    def choose(features: Features) -> str | None:
+    def choose(features: Features | None) -> str | None:
+        if features is None:
+            return "routed to native" if (forced() or otherwise) == "native" else None
         features = _without_symbols(features)
         choice = forced() or otherwise or _by_table(table_of, platform, features)
         for seen in observed:

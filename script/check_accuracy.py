@@ -12,7 +12,7 @@ import sys
 import torch
 
 from opgraft import ops
-from opgraft.a1 import dispatch
+from opgraft.call_path import below_overrides
 from opgraft.verify import golden
 from opgraft.verify.levels import load_level, ready, run_check
 
@@ -21,7 +21,7 @@ def largest_error(level, kernel, profile) -> float:
     largest = 0.0
     for case, args, want in golden.load(level.operator.name, profile.device):
         if isinstance(want, torch.Tensor) and want.numel() and (want.is_floating_point() or want.is_complex()):
-            with dispatch.below_overrides():
+            with below_overrides():
                 got = kernel(*args, **case.kwargs, **level.keywords(profile))
             got = got.cpu() if isinstance(got, torch.Tensor) else torch.tensor(got, dtype=want.dtype)
             largest = max(largest, (got.double() - want.double()).abs().max().item())

@@ -1,8 +1,8 @@
-"""Route A1: how an override of an ATen operator is declared, installed, counted and removed."""
+"""Route A1: how an override of an ATen operator is declared, decided, installed, registered; each imports what stands before it."""
 
-from .dispatch import define
-from .operator import Composite, Formula, Gradient, NotDifferentiable, Operator, Override
-from .registry import Registration, registrations
+from .declare import Composite, Formula, Gradient, NotDifferentiable, Override
+from .derive import define
+from .register import Operator, Registration, registrations
 
 __all__ = [
     "Composite", "Formula", "Gradient", "NotDifferentiable", "Operator", "Override", "Registration", "define", "registrations",

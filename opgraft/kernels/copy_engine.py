@@ -16,7 +16,7 @@ Index width: 32 bits where the largest offset and the block after the last eleme
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import torch
@@ -29,7 +29,7 @@ from opgraft.routing import Features
 from .copy_plan import Plan, divisors, interpreted_tiles, needs_64_bit, plan, tiles
 from .geometry import like_strides, span
 from .launch import Launch, block_size, interpreted
-from .output import allocator
+from .steps import Output, Steps
 
 MAX_RANK = 8
 
@@ -207,30 +207,8 @@ class Geometry(NamedTuple):
     device: torch.device
 
 
-Copy = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def _copy(to: Geometry, frm: Geometry) -> Copy:
-    """A copy between tensors of known geometry, planned at the first call for each alignment of their addresses."""
-    if 0 in to.shape:
-        return lambda dst, src: dst
-    index = -1 if to.device.index is None else to.device.index
-    launches: dict[int, Launch] = {}
-
-    def copy(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
-        addresses = dst.data_ptr(), src.data_ptr()
-        aligned = (addresses[0] | addresses[1]) & 7
-        launch = launches.get(aligned)
-        if launch is None:
-            launch = launches[aligned] = _launch(to, frm, aligned)
-        launch.at(index, addresses, (dst, src))
-        return dst
-
-    return copy
-
-
-def between(dst: torch.Tensor, src: torch.Tensor) -> Copy:
-    """The copy of tensors like ``src``, expanded to ``dst``'s shape, into tensors like ``dst``.
+def between(dst: torch.Tensor, src: torch.Tensor) -> Steps:
+    """The copy of tensors like ``src`` (argument 1 of the call), expanded to ``dst``'s shape, into tensors like ``dst`` (argument 0).
 
     Args:
         dst: no two elements of it may share memory.
@@ -238,24 +216,28 @@ def between(dst: torch.Tensor, src: torch.Tensor) -> Copy:
 
     Both as :func:`unsupported` allows, without overlap between them. Bits are moved unchanged where the dtypes are equal.
     """
-    return _between(Geometry(dst.dtype, dst.shape, dst.stride(), dst.device), src)
+    to = Geometry(dst.dtype, dst.shape, dst.stride(), dst.device)
+    return Steps(dst.device, (), _launches(to, src, dst.data_ptr() | src.data_ptr(), (0, 1)), result=0)
 
 
-def _between(dst: Geometry, src: torch.Tensor) -> Copy:
-    strides = src.stride() if src.shape == dst.shape else src.expand(dst.shape).stride()
-    key = dst, Geometry(src.dtype, dst.shape, strides, src.device)
-    return kept(_copies, key, _copy, *key)
-
-
-_copies: dict[Hashable, Copy] = {}
-
-
-def into_new(src: torch.Tensor, dtype: torch.dtype, memory_format: torch.memory_format) -> Callable[..., torch.Tensor]:
-    """A function that copies a tensor like ``src`` (its first argument) into new memory, as ``dtype``, with the strides that native
-    gives for the memory format."""
+def into_new(src: torch.Tensor, dtype: torch.dtype, memory_format: torch.memory_format) -> Steps:
+    """The copy of tensors like ``src`` (the call's first argument) into new memory, as ``dtype``, with the strides that native gives for
+    the memory format."""
     dst = Geometry(dtype, tuple(src.shape), like_strides(src, memory_format), src.device)
-    allocate, copy = allocator(dst.shape, dst.strides, dtype, src.device), _between(dst, src)
-    return lambda src, *_, **__: copy(allocate(), src)
+    out = Output(dst.shape, dst.strides, dtype, src.device)
+    return Steps(src.device, (out,), _launches(dst, src, src.data_ptr(), (-1, 0)))
+
+
+def _launches(dst: Geometry, src: torch.Tensor, addresses: int, operands: tuple[int, int]) -> tuple:
+    """The launch of a copy with its operands, none for an empty one; ``addresses`` has the low bits of both."""
+    if 0 in dst.shape:
+        return ()
+    strides = src.stride() if src.shape == dst.shape else src.expand(dst.shape).stride()
+    key = dst, Geometry(src.dtype, tuple(dst.shape), strides, src.device), addresses & 7
+    return ((kept(_copies, key, _launch, *key), operands),)
+
+
+_copies: dict[Hashable, Launch] = {}
 
 
 def copy(dst: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
@@ -312,9 +294,7 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 
 
 def may_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors lie in the same storage with byte ranges that meet."""
-    if one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
-        return False
+    """Whether the byte ranges of two tensors meet, in one storage or in two over the same memory."""
     (low1, high1), (low2, high2) = _byte_range(one), _byte_range(other)
     return low1 < high2 and low2 < high1
 

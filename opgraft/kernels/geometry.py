@@ -28,6 +28,14 @@ def like_strides(tensor: torch.Tensor, memory_format: torch.memory_format) -> tu
     return torch.empty_like(tensor, memory_format=memory_format, device="meta").stride()
 
 
+def indexed(device: torch.device | str) -> torch.device:
+    """A device with its index: the current one where none is given (the CPU has none)."""
+    device = torch.device(device)
+    if device.index is not None or device.type in ("cpu", "meta"):
+        return device
+    return torch.device(device.type, torch.get_device_module(device.type).current_device())
+
+
 def span(size, stride) -> int:
     """Elements from the first to the last of a tensor with this geometry, both included; 0 if it is empty."""
     return 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride))

@@ -1,19 +1,22 @@
 """The one launcher: every Triton kernel of the library goes through a :class:`Launch`.
 
 It skips empty grids, enters the device's context, and chooses how the kernel runs: compiled on a real
-device; through the Triton interpreter, on the tensors' own memory, on the simulated device and on the CPU.
+device; through the Triton interpreter, on the tensors' own memory, on the CPU and where a simulator says so.
 
 Triton's own launcher takes 10 to 60 µs of host time a call on an H200's host, since it binds, specialises and hashes every
 argument anew. A ``Launch`` holds everything about a call but its tensors, so an operator that keeps its launches
-(:func:`opgraft.memo.kept`) pays for that once per signature; after that a call looks up the compiled kernel by the addresses' alignment
-and hands addresses to it. Nothing is tuned inside a user's call, and nothing waits for the device.
+(:func:`opgraft.memo.kept`) pays for that once per signature; after that a call looks up the compiled kernel by the addresses'
+alignment and hands addresses to it, and the C++ call path goes without this module (:meth:`Launch.direct`). Nothing is tuned inside a
+user's call, and nothing waits for the device.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -21,8 +24,7 @@ import triton.language as tl
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction, TensorWrapper
 
-from opgraft import sim
-from opgraft.sim import guard, memory
+from opgraft import platforms
 
 from .interpret import interpret
 
@@ -34,7 +36,7 @@ _runtime = triton.knobs.runtime
 
 def interpreted(device: torch.device) -> bool:
     """Whether kernels on this device run through the Triton interpreter."""
-    return device.type == "cpu" or sim.active(device.type)
+    return device.type == "cpu" or platforms.simulator(device.type) is not None
 
 
 def block_size(numel: int, device: torch.device, compiled: int = 1024) -> int:
@@ -66,6 +68,7 @@ class Launch:
         self._three = (*grid, 1, 1)[:3]
         self._rest = (*numbers, *(meta[name] for name in kernel.arg_names if name in meta))
         self._compiled: dict[int, _Compiled] = {}  # by device index and the addresses' low bits
+        self._directs: dict[int, Any] = {}  # the same kernels as Triton has them
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         """Run it on the tensors' device, on its current stream. Their dtypes must be those of the first call.
@@ -85,9 +88,7 @@ class Launch:
         """The same for a caller that has the tensors' one device index (-1: the CPU) and addresses already."""
         if self._empty:
             return
-        key = index
-        for address in addresses:
-            key = key << 4 | address & 15
+        key = _key(index, addresses)
         found = self._compiled.get(key)
         if found is not None and not _hooked():
             run, options, current_device, current_stream = found
@@ -102,11 +103,47 @@ class Launch:
             return
         device_type = tensors[0].device.type
         with torch.get_device_module(device_type).device(index):
-            if sim.active(device_type):
-                run_on_simulated(self.kernel, self.grid, tensors, self._arguments(tensors), self._constants())
+            simulator = platforms.simulator(device_type)
+            if simulator is not None:
+                simulator.launch(self.kernel, self.grid, tensors, self._arguments(tensors), self._constants())
             else:
                 compiled = self.kernel[self.grid](*self._arguments(tensors), **self.meta)
                 self._compiled[key] = _compiled(compiled, current_device_of(device_type))
+                self._directs[key] = compiled
+
+    def direct(self, index: int, addresses: Sequence[int], operands: Sequence[int]) -> Direct | None:
+        """What the C++ call path needs to launch it for addresses of this alignment: one that has run so already.
+
+        Args:
+            index: of the device.
+            addresses: of the tensors, in the kernel's order.
+            operands: what the call path puts for each, in the same order.
+
+        Returns:
+            None where more is needed than one C function with the kernel's parameters: an interpreted kernel, one with scratch memory or
+            clusters, or one whose parameters are not those that its signature says.
+        """
+        if self._empty:
+            return Direct(self.kernel.fn.__name__, 0, (0, 0, 0), 0, 0, ())
+        compiled = self._directs.get(_key(index, addresses))
+        if compiled is None:
+            return None
+        metadata = compiled.metadata
+        plain = (getattr(metadata, "num_ctas", 1) == 1, not getattr(metadata, "launch_cooperative_grid", False),
+                 not getattr(metadata, "launch_pdl", False), not getattr(metadata, "global_scratch_size", 0),
+                 not getattr(metadata, "profile_scratch_size", 0))  # fmt: skip
+        parameters = _parameters(compiled, self.kernel, list(operands), self.numbers)
+        if not all(plain) or parameters is None:
+            return None
+        sizes = _parameter_sizes(compiled.function)
+        if sizes is not None:
+            own = [8 if isinstance(p, int) else len(p) for p in parameters]
+            scratch = sizes[len(own) :]  # Triton's pointers to scratch memory, of which there is none
+            if sizes[: len(own)] != own or any(n != 8 for n in scratch):
+                return None
+            parameters += [bytes(8)] * len(scratch)
+        threads = metadata.num_warps * getattr(metadata.target, "warp_size", 32)
+        return Direct(self.kernel.fn.__name__, compiled.function, self._three, threads, metadata.shared, tuple(parameters))
 
     def _arguments(self, tensors: tuple[torch.Tensor, ...]) -> tuple:
         widths = (*self.words, *[None] * len(tensors))
@@ -155,21 +192,86 @@ def launch(kernel: JITFunction, grid: tuple[int, ...], *args, **meta) -> None:
     Launch(kernel, grid, *args[number:], **meta)(*args[:number])
 
 
-def run_on_simulated(kernel, grid, tensors, args, meta) -> None:
-    """Interpret a kernel as the simulated device does: in its context, with live storages, red zones after.
+class Direct(NamedTuple):
+    """A launch of a compiled kernel by one C function. ``parameters``: an int is an operand, whose address is passed; bytes are passed
+    as they are."""
 
-    Raises:
-        RuntimeError: the current device is not the tensors' device. On a chip that launch would run on the
-            wrong device and read foreign addresses.
-        opgraft.sim.MemoryFault: a storage is freed or foreign, or a red zone was written to.
-    """
-    name = kernel.fn.__name__
-    for tensor in tensors:
-        if tensor.device.index != guard.current_device():
-            raise RuntimeError(
-                f"kernel {name}: launched in the context of device {guard.current_device()} with a tensor on {tensor.device}; "
-                "enter the tensor's device first (opgraft.kernels.launch does)"
-            )
-        memory.host_alias(tensor)
-    interpret(kernel, grid, args, meta)
-    memory.check_tensors(tensors, name)
+    name: str
+    function: int
+    grid: tuple[int, ...]
+    threads: int
+    shared: int
+    parameters: tuple[int | bytes, ...]
+
+
+def _key(index: int, addresses: Sequence[int]) -> int:
+    key = index
+    for address in addresses:
+        key = key << 4 | address & 15
+    return key
+
+
+def launch_hooks() -> list | None:
+    """The list of the hooks that Triton calls before a launch, for the C++ path to look at; None if this Triton has no such list."""
+    calls = getattr(_runtime.launch_enter_hook, "calls", None)
+    return calls if isinstance(calls, list) else None
+
+
+_FORMATS = {
+    "i1": "b",
+    "i8": "b",
+    "i16": "h",
+    "i32": "i",
+    "i64": "q",
+    "u1": "B",
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "Q",
+    "fp32": "f",
+    "fp64": "d",
+}
+
+
+def _parameters(compiled, kernel: JITFunction, operands: list[int], numbers: tuple) -> list[int | bytes] | None:
+    """The compiled kernel's parameters in its order: what is not a constant of its signature; None if one is of another kind."""
+    found: list[int | bytes] = []
+    signature = compiled.src.signature
+    given = [*operands, *numbers]
+
+    def put(kind, value) -> bool:
+        if isinstance(kind, tuple):
+            return all(put(k, v) for k, v in zip(kind, value))
+        if kind == "constexpr":
+            return True
+        if kind.startswith("*"):
+            found.append(value)
+            return True
+        if kind not in _FORMATS:
+            return False
+        found.append(struct.pack(_FORMATS[kind], value))
+        return True
+
+    names = [name for name in kernel.arg_names if name in signature][: len(given)]
+    return found if all(put(signature[name], value) for name, value in zip(names, given)) else None
+
+
+@functools.cache
+def _parameter_info():
+    """CUDA's cuFuncGetParamInfo (12.4 and newer), or None."""
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuFuncGetParamInfo
+    except (OSError, AttributeError):
+        return None
+
+
+def _parameter_sizes(function: int) -> list[int] | None:
+    """Bytes of each of a compiled kernel's parameters, as the driver knows them; None where it cannot be asked."""
+    info = _parameter_info()
+    if info is None:
+        return None
+    sizes: list[int] = []
+    offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+    while info(ctypes.c_void_p(function), ctypes.c_size_t(len(sizes)), ctypes.byref(offset), ctypes.byref(size)) == 0:
+        sizes.append(size.value)
+    return sizes

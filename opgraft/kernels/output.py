@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 
 import torch
 
+from opgraft.call_path import deciding_anew
+
 from .geometry import span
-from .launch import current_device_of
 
 
 class _State(threading.local):
@@ -17,8 +17,6 @@ class _State(threading.local):
 
 
 _state = _State()
-#: What TorchInductor's code allocates with: on the current device, past the dispatcher; half the host time (bench/NOTES.md).
-_empty_strided_cuda = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
 ZONE_BYTES = 256
 
 
@@ -42,22 +40,11 @@ def new_empty_strided(size, stride, dtype: torch.dtype, device: torch.device) ->
     return torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 
-def allocator(size, stride, dtype: torch.dtype, device: torch.device) -> Callable[[], torch.Tensor]:
-    """A function that makes uninitialised tensors with this geometry, for what allocates again and again."""
-
-    def plainly() -> torch.Tensor:
-        return new_empty_strided(size, stride, dtype, device)
-
-    if device.type != "cuda" or _empty_strided_cuda is None:
-        return plainly
-    size, stride, index, current_device = tuple(size), tuple(stride), device.index, current_device_of(device.type)
-
-    def quickly() -> torch.Tensor:
-        if _state.guard is None and current_device() == index:
-            return _empty_strided_cuda(size, stride, dtype)
-        return plainly()
-
-    return quickly
+def new_from_primitive(size, stride, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The same from ``empty``: a dense run of the right length, with the geometry set on it."""
+    # Below the key that tracks views: the result owns its memory and is nobody's view.
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        return torch.empty((span(size, stride),), dtype=dtype, device=device).as_strided(size, stride)
 
 
 class GuardedOutputs(contextlib.AbstractContextManager):
@@ -77,9 +64,12 @@ class GuardedOutputs(contextlib.AbstractContextManager):
     def __enter__(self):
         self._before = getattr(_state, "guard", None)
         _state.guard = self
+        self._anew = deciding_anew()  # what is planned without Python would allocate past this
+        self._anew.__enter__()
         return self
 
     def __exit__(self, *_):
+        self._anew.__exit__(None, None, None)
         _state.guard = self._before
         return None
 

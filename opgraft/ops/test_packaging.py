@@ -33,7 +33,7 @@ def entry(name: str):
 
 def check_import(name: str) -> str:
     """In this process: the package entry has what the contract says, and the kernel runs on CPU tensors."""
-    from opgraft.a1 import dispatch
+    from opgraft.call_path import below_overrides
     from opgraft.platforms import profiles
     from opgraft.verify.levels import load_level
 
@@ -42,7 +42,7 @@ def check_import(name: str) -> str:
     assert parameters == [("dispatch_key", "AutogradPrivateUse1"), ("counter", None), ("platform", None)], parameters
     level = load_level(name, "op")
     args = level.sample.arguments("cpu")
-    with dispatch.below_overrides():
+    with below_overrides():
         got = module.OPERATOR.overrides[0].kernel_for(profiles()["cpu"])(*_kernel_arguments(level, args), **level.sample.kwargs)
     level._compare(got, level.native(level.sample), name)
     return f"{module.__name__}: imported, signature right, kernel ran on the CPU"
@@ -116,7 +116,7 @@ def check_sdpa_routes(platform: str) -> str:
     import torch.nn.functional as F
 
     from opgraft import routing
-    from opgraft.ops.sdpa.register import features
+    from opgraft.ops.sdpa.inputs import features
     from opgraft.verify.levels import ready
 
     profile = ready(platform)

@@ -15,7 +15,7 @@ import os
 import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
@@ -34,6 +34,8 @@ class Profile:
         autograd_key: the dispatch key of its autograd, the canonical key to register with.
         backend_key: the dispatch key of its kernels.
         kernel_level: which of an operator's kernels serve it, ``torch`` or ``triton``.
+        launcher: the C function that launches a compiled kernel, as ``libcuda.so.1:cuLaunchKernel``: its library and its name. It takes the
+            arguments of CUDA's cuLaunchKernel (HIP's hipModuleLaunchKernel and MUSA's muLaunchKernel do); empty: Triton launches.
         hint: what to do where the device is not usable.
     """
 
@@ -44,6 +46,7 @@ class Profile:
     autograd_key: str
     backend_key: str
     kernel_level: str
+    launcher: str = ""
     hint: str = ""
 
     @property
@@ -77,6 +80,30 @@ class Status:
     usable: bool
     reason: str
     simulated: bool = False
+
+
+class Simulator(Protocol):
+    """What stands in for a chip in this process; :func:`simulate` makes it known."""
+
+    #: The device type that it serves.
+    device_type: str
+
+    def launch(self, kernel, grid: tuple[int, ...], tensors: tuple, args: tuple, constants: dict) -> None:
+        """Run a Triton kernel: ``tensors`` are those that it is given, ``args`` all its arguments but the constants."""
+
+
+_simulator: Simulator | None = None
+
+
+def simulate(by: Simulator) -> None:
+    """Make a simulator known. PyTorch has one PrivateUse1 device for the life of a process, so it stays."""
+    global _simulator
+    _simulator = by
+
+
+def simulator(device_type: str) -> Simulator | None:
+    """What simulates a device type in this process, or None: it is real."""
+    return _simulator if _simulator is not None and _simulator.device_type == device_type else None
 
 
 def load_profile(path: str | os.PathLike) -> Profile:
@@ -206,16 +233,13 @@ def probe(profile: Profile) -> Status:
     """Whether a platform can be used in this process, and if not exactly why. Does no work on the device."""
     import torch
 
-    from opgraft import sim
-
-    simulated = sim.active(profile.device_type)
     if profile.device_type == "cpu":
         return Status(True, "always present")
-    if simulated:
+    if simulator(profile.device_type) is not None:
         return Status(True, f"simulated by opgraft under the name {profile.device_type!r}", True)
     hint = f"; what to do: {profile.hint}" if profile.hint else ""
     if profile.module == "opgraft.sim":
-        other = f"; the simulated device of this process is named {sim.name()!r}" if sim.name() else ""
+        other = f"; the simulated device of this process is named {_simulator.device_type!r}" if _simulator else ""
         return Status(False, f"the simulated device {profile.device_type!r} is not enabled{other}{hint}")
     if profile.module is not None:
         if importlib.util.find_spec(profile.module) is None:

@@ -15,7 +15,7 @@ import warnings
 
 import torch
 
-from opgraft import _autoload
+from opgraft import _autoload, platforms
 
 from . import autocast, fallback, guard, memory, module
 from .memory import MemoryFault
@@ -24,6 +24,36 @@ __all__ = ["MemoryFault", "active", "check", "enable", "name"]
 
 _libraries: list[torch.library.Library] = []
 _active: str | None = None
+
+
+class _Simulator:
+    """The simulated device as :mod:`opgraft.platforms` knows it."""
+
+    def __init__(self, device_type: str):
+        self.device_type = device_type
+
+    def launch(self, kernel, grid, tensors, args, constants) -> None:
+        """Interpret a kernel as a chip would run it: in its device's context, with live storages, red zones checked after.
+
+        Raises:
+            RuntimeError: the current device is not the tensors' device. On a chip that launch would run on the
+                wrong device and read foreign addresses.
+            opgraft.sim.MemoryFault: a storage is freed or foreign, or a red zone was written to.
+        """
+        from opgraft.kernels.interpret import interpret
+
+        name = kernel.fn.__name__
+        for tensor in tensors:
+            if tensor.device.index != guard.current_device():
+                raise RuntimeError(
+                    f"kernel {name}: launched in the context of device {guard.current_device()} with a tensor on {tensor.device}; "
+                    "enter the tensor's device first (opgraft.kernels.launch does)"
+                )
+            memory.host_alias(tensor)
+        interpret(kernel, grid, args, constants)
+        memory.check_tensors(tensors, name)
+
+
 #: The vendor packages a script written for that chip imports; each name is the device's.
 _VENDOR_MODULES = {"mlu": "torch_mlu", "npu": "torch_npu"}
 
@@ -93,6 +123,7 @@ def enable(name: str = "sim", device_count: int = 2) -> None:
     _patch_storage(name)
     _patch_accelerator(backend)
     _active = name
+    platforms.simulate(_Simulator(name))
     if name in _VENDOR_MODULES:
         _placeholder(_VENDOR_MODULES[name])
 

@@ -13,7 +13,8 @@ from functools import partial
 
 import torch
 
-from opgraft.a1 import Operator, dispatch
+from opgraft.a1 import Operator
+from opgraft.call_path import below_overrides
 from opgraft.kernels import GuardedOutputs
 from opgraft.platforms import Profile
 
@@ -71,7 +72,7 @@ class KernelLevel:
 
     def _call(self, kernel: Callable, case: Case, profile: Profile, fill: int = FILLS[0]):
         args = case.arguments(profile.device)
-        with GuardedOutputs(fill) as outputs, dispatch.below_overrides():
+        with GuardedOutputs(fill) as outputs, below_overrides():
             result = kernel(*args, **case.kwargs, **self.keywords(profile))
         outputs.check()
         return result
@@ -98,7 +99,7 @@ class KernelLevel:
     def _golden(self, kernel: Callable, profile: Profile) -> dict:
         stored = golden.load(self.operator.name, profile.device)
         for case, args, want in stored:
-            with dispatch.below_overrides():
+            with below_overrides():
                 got = kernel(*args, **case.kwargs, **self.keywords(profile))
             if isinstance(want, dict):
                 assert golden.describe(got) == want, f"golden {case.name}: got {golden.describe(got)}, expected {want}"

@@ -62,10 +62,10 @@ class OpLevel:
         """A check for every mode and case, gradients, removal, and what is particular."""
         name = self.operator.name
         if self.operator.refusal is not None:
-            yield Check("registering is refused, with the reason", lambda: self._refusal(profile), "opgraft/a1/registry.py")
+            yield Check("registering is refused, with the reason", lambda: self._refusal(profile), "opgraft/a1/register.py")
             yield from self.extra(profile)
             return
-        reach = "the dispatch key and opgraft/a1/dispatch.py: `opgraft probe` shows which modes reach the override"
+        reach = "the dispatch key and opgraft/a1/install.py: `opgraft probe` shows which modes reach the override"
         kernel = f"ops/{name}/kernel and `unsupported` in ops/{name}/register.py"
         for mode in self.modes():
             yield Check(f"mode {mode}", lambda mode=mode: self._mode(mode, profile), reach)
@@ -83,7 +83,7 @@ class OpLevel:
             yield Check("device graph", lambda: self._device_graph(profile), "what the kernel's Python does beside launching")
         if profile.device_type != "cpu":
             yield Check("another device index", lambda: self._other_device(profile), "opgraft/kernels/launch.py")
-        yield Check("removal", lambda: self._removal(profile), "opgraft/a1/registry.py")
+        yield Check("removal", lambda: self._removal(profile), "opgraft/a1/register.py")
         yield from self.extra(profile)
 
     def modes(self) -> dict[str, Callable]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import opgraft
-from opgraft.a1 import Formula, NotDifferentiable, Operator, Override, dispatch, registrations, registry
+from opgraft.a1 import Formula, NotDifferentiable, Operator, Override, install, register, registrations
 from opgraft.ops.clone import OPERATOR, register_a1
 from opgraft.platforms import profiles
 
@@ -118,7 +118,7 @@ def test_all_or_nothing(monkeypatch):
     )
     before = torch._C._dispatch_dump("aten::clone")
     with pytest.raises(RuntimeError, match="declares aten::clone"):
-        registry.hold([OPERATOR, bad], "sim")
+        register.hold([OPERATOR, bad], "sim")
     assert not registrations() and torch._C._dispatch_dump("aten::clone") == before
 
 
@@ -176,10 +176,8 @@ def test_a_vendor_kernel_at_the_autograd_key_does_not_shadow_ours():
 
 def test_a_registration_that_could_not_be_reached_is_refused(monkeypatch):
     """An operator whose override goes only to the autograd key would never be reached in inference_mode."""
-    real = dispatch.Installed.add
-    monkeypatch.setattr(
-        dispatch.Installed, "add", lambda self, key, *rest, **keywords: real(self, SIM.autograd_key, *rest, **keywords)
-    )
+    real = install._kernel
+    monkeypatch.setattr(install, "_kernel", lambda overload, key, *rest: real(overload, SIM.autograd_key, *rest))
     before = torch._C._dispatch_dump("aten::clone")
     with pytest.raises(RuntimeError, match="could not be reached.*inference_mode"):
         register_a1()

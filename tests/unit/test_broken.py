@@ -8,9 +8,9 @@ import torch
 import triton
 import triton.language as tl
 
+from opgraft import platforms
 from opgraft.a1 import Operator
 from opgraft.kernels import launch, new_like
-from opgraft.kernels.launch import run_on_simulated
 from opgraft.ops.clone.reference import clone as reference
 from opgraft.ops.clone.register import OPERATOR
 from opgraft.platforms import profiles
@@ -122,7 +122,7 @@ def test_a_launch_in_the_wrong_device_context():
     def without_context(kernel, grid, *args, **meta):
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         with contextlib.nullcontext():  # where the launcher enters the tensors' device
-            run_on_simulated(kernel, grid, tensors, args, meta)
+            platforms.simulator("sim").launch(kernel, grid, tensors, args, meta)
 
     found = failures(op_level(broken(run=without_context)))
     assert list(found) == ["another device index"]

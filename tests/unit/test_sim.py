@@ -9,9 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
-from opgraft import sim
+from opgraft import platforms, sim
 from opgraft.kernels import launch
-from opgraft.kernels.launch import run_on_simulated
 from opgraft.sim import guard, memory
 
 DTYPES = [
@@ -285,7 +284,7 @@ def test_a_launch_in_the_wrong_context_is_refused():
     launch(fill_kernel, (1,), out, 4, 0, BLOCK=4)  # the launcher enters the device itself
     assert out.tolist() == [7] * 4
     with pytest.raises(RuntimeError, match="context of device 0 with a tensor on sim:1"):
-        run_on_simulated(fill_kernel, (1,), [out], (out, 4, 0), {"BLOCK": 4})
+        platforms.simulator("sim").launch(fill_kernel, (1,), [out], (out, 4, 0), {"BLOCK": 4})
 
 
 def test_memory_is_given_back():

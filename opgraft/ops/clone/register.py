@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.a1 import Formula, Operator, Override, signature
+from opgraft.a1 import Formula, Operator, Override
 from opgraft.kernels import copy_engine
 from opgraft.kernels.geometry import like_strides
 from opgraft.ops.clone.kernel import torch_level, triton_level
 from opgraft.routing import Features
 
 
-def unsupported(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> str | None:
+def unsupported(self: torch.Tensor) -> str | None:
     """Clone moves bits, so every dtype is taken; the copy engine says which tensors are not."""
     return copy_engine.unsupported(self.dtype, self)
 
 
-def features(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> Features:
+def features(self: torch.Tensor, memory_format: torch.memory_format | None) -> Features:
     """The copy engine's."""
     return copy_engine.features(self.dtype, self, self.shape, like_strides(self, memory_format or torch.preserve_format))
 
@@ -29,7 +29,6 @@ OPERATOR = Operator(
             kernels={"torch": torch_level.clone, "triton": triton_level.clone},
             unsupported=unsupported,
             features=features,
-            signature=signature.of_one,
             routes="copy_",
             gradient=Formula,  # CloneBackward0
         ),
@@ -48,4 +47,4 @@ def clone_aten(x: torch.Tensor, *, memory_format: torch.memory_format | None = N
     Returns:
         A copy in memory of its own. No gradient is recorded: register the operator for that.
     """
-    return OPERATOR.overrides[0].call(x, memory_format=memory_format)
+    return OPERATOR.call(x, memory_format=memory_format)

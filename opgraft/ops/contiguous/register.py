@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.a1 import Gradient, Operator, Override, signature
+from opgraft.a1 import Gradient, Operator, Override
 from opgraft.kernels import copy_engine
 from opgraft.kernels.geometry import like_strides
 from opgraft.ops.contiguous.kernel import torch_level, triton_level
 from opgraft.routing import Features
 
 
-def unsupported(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> str | None:
+def unsupported(self: torch.Tensor, memory_format: torch.memory_format) -> str | None:
     """The kernels copy; where native returns the tensor itself, or refuses, native answers."""
     if memory_format is torch.preserve_format:
         return "preserve_format, which native refuses"
@@ -29,7 +29,7 @@ class Identity(Gradient):
         return (grad,)
 
 
-def features(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> Features:
+def features(self: torch.Tensor, memory_format: torch.memory_format) -> Features:
     """The copy engine's."""
     return copy_engine.features(self.dtype, self, self.shape, like_strides(self, memory_format))
 
@@ -42,7 +42,6 @@ OPERATOR = Operator(
             kernels={"torch": torch_level.contiguous, "triton": triton_level.contiguous},
             unsupported=unsupported,
             features=features,
-            signature=signature.of_one,
             routes="copy_",
             gradient=Identity,
         ),
@@ -61,4 +60,4 @@ def contiguous_aten(x: torch.Tensor, *, memory_format: torch.memory_format = tor
     Returns:
         ``x`` itself if it lies in the format already, else a copy. No gradient is recorded.
     """
-    return OPERATOR.overrides[0].call(x, memory_format=memory_format)
+    return OPERATOR.call(x, memory_format=memory_format)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.a1 import Formula, Operator, Override, signature
+from opgraft.a1 import Formula, Operator, Override
 from opgraft.kernels import copy_engine
 from opgraft.ops.copy_.kernel import torch_level, triton_level
 from opgraft.routing import Features
 
 
-def unsupported(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> str | None:
+def unsupported(self: torch.Tensor, src: torch.Tensor) -> str | None:
     """The kernels copy within one device, between tensors that do not overlap. What native refuses, native answers."""
     if self.device != src.device:
         return (
@@ -37,7 +37,7 @@ def _broadcasts(shape, to) -> bool:
     return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to)))
 
 
-def features(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> Features:
+def features(self: torch.Tensor, src: torch.Tensor) -> Features:
     """The copy engine's."""
     return copy_engine.features(self.dtype, src, self.shape, self.stride())
 
@@ -50,7 +50,6 @@ OPERATOR = Operator(
             kernels={"torch": torch_level.copy_, "triton": triton_level.copy_},
             unsupported=unsupported,
             features=features,
-            signature=signature.of_two,
             gradient=Formula,  # CopyBackwards; the leaf guard and the version counter are autograd's too
         ),
     ),
@@ -69,4 +68,4 @@ def copy__aten(x: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -
     Returns:
         ``x``. No gradient is recorded.
     """
-    return OPERATOR.overrides[0].call(x, src, non_blocking)
+    return OPERATOR.call(x, src, non_blocking)

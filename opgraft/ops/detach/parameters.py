@@ -1,4 +1,4 @@
-"""nn.Parameter while detach is overridden in Python.
+"""nn.Parameter while detach is overridden in Python, where there is no C++ call path.
 
 ``torch.Tensor._make_subclass``, which makes every ``nn.Parameter``, detaches in C++ and then gives the result a new Python
 object. A Python override has given it one already, and PyTorch refuses ("the raw Tensor object is already associated to
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+
+from opgraft import call_path
 
 _devices: list[str] = []
 _native = torch.Tensor._make_subclass
@@ -33,7 +35,10 @@ def _make_subclass(cls, data, requires_grad=False, **kwargs):
 
 
 def keep_parameters_working(profile) -> Callable[[], None]:
-    """Take over ``_make_subclass`` for a platform's device; returns the function that gives it back."""
+    """Take over ``_make_subclass`` for a platform's device; returns the function that gives it back. On the C++ call path nothing is to be
+    done: the alias that it returns has no Python object yet."""
+    if call_path.extension() is not None:
+        return lambda: None
     import torch._dynamo  # it looks up PyTorch's own _make_subclass when it is imported, and must not find this one
 
     _devices.append(profile.device_type)

@@ -40,4 +40,4 @@ def detach_aten(x: torch.Tensor) -> torch.Tensor:
     Returns:
         A tensor over the same memory with no history.
     """
-    return OPERATOR.overrides[0].call(x)
+    return OPERATOR.call(x)

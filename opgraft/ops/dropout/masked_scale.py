@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 
 from opgraft import platforms
-from opgraft.a1 import Gradient, define
+from opgraft.a1 import Composite, Gradient, define
+from opgraft.kernels.philox import draw_seed
 from opgraft.ops.dropout.kernel import torch_level, triton_level
 
 KERNELS = {"torch": torch_level.masked_scale, "triton": triton_level.masked_scale}
@@ -24,10 +25,10 @@ class SameMask(Gradient):
     """The derivative of a masked scale is the same masked scale, of every order."""
 
     @staticmethod
-    def save(ctx, inputs: tuple, keywords: dict, output: torch.Tensor) -> None:
+    def save(ctx, seed: torch.Tensor, p: float) -> None:  # type: ignore[override]
         """Keep the seed (one int64) and the probability."""
-        ctx.save_for_backward(inputs[1])
-        ctx.p = inputs[2]
+        ctx.save_for_backward(seed)
+        ctx.p = p
 
     @staticmethod
     def backward(ctx, grad: torch.Tensor) -> tuple:
@@ -38,3 +39,21 @@ class SameMask(Gradient):
 masked_scale = define(
     "masked_scale(Tensor x, Tensor seed, float p) -> Tensor", _kernel, lambda x, seed, p: torch.empty_like(x), SameMask
 )
+
+
+class NewTensor(Composite):
+    """dropout with a gradient to keep."""
+
+    @staticmethod
+    def forward(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        """A masked scale under a fresh seed."""
+        return masked_scale(input, draw_seed(input.device), p)
+
+
+class InPlace(Composite):
+    """dropout_ with a gradient to keep."""
+
+    @staticmethod
+    def forward(self: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        """The same, written back by copy_, whose derivative is autograd's."""
+        return self.copy_(masked_scale(self, draw_seed(self.device), p))

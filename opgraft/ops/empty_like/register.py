@@ -8,7 +8,7 @@ from opgraft.a1 import NotDifferentiable, Operator, Override
 from opgraft.ops.empty_like.kernel import torch_level, triton_level
 
 
-def unsupported(self: torch.Tensor, *, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None) -> str | None:
+def unsupported(self: torch.Tensor, layout, device, pin_memory) -> str | None:
     """Other devices, layouts and pinned memory are native's, and so is what it refuses."""
     if device is not None and torch.device(device).type != self.device.type:
         return f"on another device ({torch.device(device).type})"
@@ -47,4 +47,4 @@ def empty_like_aten(
     Returns:
         An uninitialised tensor.
     """
-    return OPERATOR.overrides[0].call(x, dtype=dtype, memory_format=memory_format)
+    return OPERATOR.call(x, dtype=dtype, memory_format=memory_format)

@@ -9,7 +9,7 @@ from opgraft.kernels.geometry import allocatable
 from opgraft.ops.empty_strided.kernel import torch_level, triton_level
 
 
-def unsupported(size, stride, *, dtype=None, layout=None, device=None, pin_memory=None) -> str | None:
+def unsupported(size, stride, dtype, layout, pin_memory) -> str | None:
     """What native refuses, or gives in another layout or in pinned memory, native answers."""
     if layout not in (None, torch.strided):
         return f"layout {layout}"

@@ -28,9 +28,9 @@ class FlashBackward(Gradient):
     """The backward kernel computes the weights again from q, k and two numbers of each row."""
 
     @staticmethod
-    def save(ctx, inputs: tuple, keywords: dict, output: tuple[torch.Tensor, ...]) -> None:
+    def save(ctx, q, k, v, mask, seed, p: float, causal: bool, scale: float, output) -> None:  # type: ignore[override]
         """Keep q, k, v, the mask, the results, the seed (one int64) and the numbers."""
-        q, k, v, mask, seed, *ctx.numbers, _ = inputs
+        ctx.numbers = p, causal, scale
         ctx.save_for_backward(q, k, v, mask, seed, *output)
         ctx.mark_non_differentiable(*output[1:])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.a1 import Gradient, Operator, Override, signature
+from opgraft.a1 import Gradient, Operator, Override
 from opgraft.kernels import copy_engine
 from opgraft.kernels.geometry import like_strides
 from opgraft.ops.type_as.kernel import torch_level, triton_level
@@ -35,9 +35,9 @@ class CastBack(Gradient):
     """The gradient is cast back to the input's dtype."""
 
     @staticmethod
-    def save(ctx, inputs: tuple, keywords: dict, output: torch.Tensor) -> None:
+    def save(ctx, self: torch.Tensor) -> None:  # type: ignore[override]
         """Keep the input's dtype."""
-        ctx.dtype = inputs[0].dtype
+        ctx.dtype = self.dtype
 
     @staticmethod
     def backward(ctx, grad: torch.Tensor) -> tuple:
@@ -53,7 +53,6 @@ OPERATOR = Operator(
             kernels={"torch": torch_level.type_as, "triton": triton_level.type_as},
             unsupported=unsupported,
             features=features,
-            signature=signature.of_two,
             routes="copy_",
             gradient=CastBack,
         ),
@@ -72,4 +71,4 @@ def type_as_aten(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     Returns:
         ``x`` itself if nothing changes, else a tensor of ``other``'s dtype. No gradient is recorded.
     """
-    return OPERATOR.overrides[0].call(x, other)
+    return OPERATOR.call(x, other)

@@ -110,7 +110,7 @@ def _particular(profile):
 
     look_at = "ops/copy_/register.py, `unsupported`"
     yield Check("host and device", between_devices, look_at)
-    yield Check("a number as source", numbers, "opgraft/a1/dispatch.py: numbers are made tensors")
+    yield Check("a number as source", numbers, "opgraft/a1/python_path.py and opgraft/csrc/call.h: numbers stay tensors")
     yield Check("conj and neg bits, complex to real", lazy_bits, look_at)
     yield Check("overlap and self-copy", overlap, look_at)
     yield Check("broadcast gradient, leaf guard, version", autograd, "PyTorch's CopyBackwards must stay in charge")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+from opgraft.call_path import Instead
 
-
-def detach(self: torch.Tensor) -> torch.Tensor:
-    """A tensor with ``self``'s storage, sizes, strides and offset."""
-    return torch.ops.aten.alias.default(self)
+#: A tensor with its argument's storage, sizes, strides and offset.
+detach = Instead("aten::alias")

@@ -10,11 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
-from opgraft.kernels import Launch, block_size, new_like, prepared
+from opgraft.kernels import Launch, Output, block_size, new_like, prepared
 from opgraft.kernels.copy_engine import offsets_of
 from opgraft.kernels.copy_plan import divisors, needs_64_bit, plan
 from opgraft.kernels.geometry import like_strides
-from opgraft.kernels.output import allocator
 from opgraft.kernels.philox import draw_seed, random_bits, threshold
 from opgraft.memo import kept
 
@@ -86,12 +85,12 @@ def _planned(x: torch.Tensor, strides: tuple[int, ...], p: float) -> Launch:
 def dropout(input: torch.Tensor, p: float, train: bool):
     """Dropout of a new tensor, with a seed drawn from the device's default generator."""
     strides, device = like_strides(input, torch.preserve_format), input.device
-    allocate, launch = allocator(input.shape, strides, input.dtype, device), _launch(input, strides, p)
+    out, launch = Output(tuple(input.shape), strides, input.dtype, device), _launch(input, strides, p)
 
     def run(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
-        out = allocate()
-        launch(out, input, draw_seed(device))
-        return out
+        result = out.allocate()
+        launch(result, input, draw_seed(device))
+        return result
 
     return run
 

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from opgraft.kernels import Launch, interpreted, new_empty_strided
+from opgraft.kernels import Launch, Output, Steps, interpreted, new_empty_strided, prepared
 from opgraft.kernels.geometry import row_major
 from opgraft.memo import kept
 
@@ -126,9 +126,10 @@ def _check(indices: torch.Tensor, rows: int) -> None:
             raise IndexError(f"embedding: index {low if low < 0 else high} is out of range for a table of {rows} rows")
 
 
+@prepared
 def embedding(
     weight: torch.Tensor, indices: torch.Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
-) -> torch.Tensor:
+):
     """The rows of a table.
 
     Args:
@@ -144,14 +145,20 @@ def embedding(
     Raises:
         IndexError: an index outside 0 to R - 1, where the host can read it; elsewhere a device-side assertion says so.
     """
-    rows, columns = weight.shape
-    _check(indices, rows)
-    shape = (*indices.shape, columns)
-    out = new_empty_strided(shape, row_major(shape), weight.dtype, weight.device)
-    flat = indices.reshape(-1).contiguous()
-    key = ("forward", weight.dtype, weight.shape, weight.stride(), flat.dtype, flat.numel(), weight.device)
-    kept(_launches, key, _gather_launch, weight, flat.numel())(out, weight, flat)
-    return out
+    rows, shape = weight.shape[0], (*indices.shape, weight.shape[1])
+    key = ("forward", weight.dtype, weight.shape, weight.stride(), indices.dtype, indices.numel(), weight.device)
+    launch = kept(_launches, key, _gather_launch, weight, indices.numel())
+    out = Output(shape, row_major(shape), weight.dtype, weight.device)
+    if indices.is_contiguous() and not interpreted(weight.device):
+        return Steps(weight.device, (out,), ((launch, (-1, 0, 1)),))
+
+    def run(weight: torch.Tensor, indices: torch.Tensor, *_) -> torch.Tensor:
+        _check(indices, rows)
+        result = out.allocate()
+        launch(result, weight, indices.reshape(-1).contiguous())
+        return result
+
+    return run
 
 
 _launches: dict = {}

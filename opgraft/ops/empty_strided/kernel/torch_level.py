@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.kernels.geometry import span
+from opgraft.kernels import Output, Steps, prepared
+from opgraft.kernels.geometry import indexed
 
 
-def empty_strided(size, stride, *, dtype=None, layout=None, device=None, pin_memory=None) -> torch.Tensor:
+@prepared
+def empty_strided(size, stride, *, dtype=None, layout=None, device=None, pin_memory=None):
     """An uninitialised tensor with these sizes and strides (in elements), in a storage that just holds it."""
-    # Below the key that tracks views: the result owns its memory and is nobody's view.
-    with torch._C._AutoDispatchBelowADInplaceOrView():
-        return torch.empty((span(size, stride),), dtype=dtype, device=device).as_strided(size, stride)
+    where = indexed(device or "cpu")
+    return Steps(where, (Output(tuple(size), tuple(stride), dtype or torch.get_default_dtype(), where, primitive=True),))

@@ -1,5 +1,8 @@
-"""item is _local_scalar_dense after the count of elements was checked, so it is that kernel."""
+"""item is _local_scalar_dense after the count of elements was checked, so it is the platform's own kernel of that."""
 
-from opgraft.ops._local_scalar_dense.kernel.torch_level import local_scalar_dense as item
+from __future__ import annotations
 
-__all__ = ["item"]
+from opgraft.call_path import Instead
+
+#: The value of a tensor's one element, as a Python number.
+item = Instead("aten::_local_scalar_dense")

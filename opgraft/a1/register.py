@@ -1,4 +1,4 @@
-"""What is registered in this process, and the calls that change it.
+"""Operators, what is registered of them in this process, and the calls that change it.
 
 State lives here only, keyed by operator name and platform, so it does not matter under which module name an
 operator's folder was imported.
@@ -11,17 +11,87 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable
-
-import torch
+from dataclasses import dataclass
+from typing import Any
 
 from opgraft import platforms
+from opgraft.call_path import below_overrides
 
-from . import dispatch
-from .decide import Decider
-from .operator import Operator
+from .arguments import by_name
+from .declare import Override
+from .install import Installed, schema_problem, unreachable
 
 _lock = threading.RLock()
 _registrations: dict[tuple[str, str], Registration] = {}
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator's declaration. Its folder holds one of these, and nothing of how registration works.
+
+    Attributes:
+        name: the folder's name.
+        overrides: the ATen schemas it replaces together.
+        refusal: for an operator that cannot be registered by design, why. Its overrides then only declare its
+            schema and kernels.
+        companion: called with the platform when the operator is installed, for what must change beside the
+            dispatcher; returns the function that undoes it.
+    """
+
+    name: str
+    overrides: tuple[Override, ...]
+    refusal: str | None = None
+    companion: Callable[[Any], Callable[[], None]] | None = None
+
+    @property
+    def aten_names(self) -> set[str]:
+        """The ATen operators it replaces, without overloads, as a profiler names them: ``{"aten::clone"}``."""
+        return {override.qualified_name.partition(".")[0] for override in self.overrides}
+
+    def register_a1(self, dispatch_key: str = "AutogradPrivateUse1", counter: dict | None = None, platform: str | None = None):
+        """Replace the operator on a platform by our kernel.
+
+        Args:
+            dispatch_key: one of the platform's two keys, its autograd key (canonical) or its backend key. Either
+                way the override is reached in grad mode, ``no_grad`` and ``inference_mode``.
+            counter: ``counter["n"]`` counts the calls that reach the operator, from 0 if it is not set. It is written within each
+                call, so it reads right at any moment, in any thread; that takes the GIL, about 0.1 µs a call, which
+                :attr:`Registration.hits` does not cost.
+            platform: the platform's name; if None it follows from the key and the backend that is present.
+
+        Returns:
+            The :class:`~opgraft.a1.Registration`: a context manager with ``remove()``, ``hits`` and
+            ``handed_to_native``. The library keeps it alive until it is removed.
+
+        Raises:
+            RuntimeError: unknown platform or key, the device is not usable here, the operator is registered for
+                this platform already, or the override could not be reached.
+            NotImplementedError: the operator cannot be registered by design.
+            TypeError: an argument is of the wrong type.
+        """
+        return register(self, dispatch_key, counter, platform)
+
+    def call(self, *args, override: int = 0, **kwargs):
+        """Run a kernel of the first argument's platform directly, below autograd; native where it is not supported. Nothing is registered
+        or counted, and no gradient recorded.
+
+        Args:
+            args: of the call, a tensor first.
+            override: which of :attr:`overrides`.
+            kwargs: of the call.
+
+        Raises:
+            RuntimeError: no platform describes the device of the first argument.
+        """
+        device, chosen = args[0].device.type, self.overrides[override]
+        profile = platforms.profile_for_device(device)
+        if profile is None:
+            known = ", ".join(p.device_type for p in platforms.profiles().values())
+            raise RuntimeError(f"no platform describes the device type {device!r}; described: {known}")
+        with below_overrides():
+            if by_name(chosen.unsupported, chosen.overload._schema)(*args, **kwargs) is None:
+                return chosen.kernel_for(profile)(*args, **kwargs)
+            return chosen.overload(*args, **kwargs)
 
 
 class Registration:
@@ -36,12 +106,8 @@ class Registration:
         self.operator = operator
         self.profile = profile
         self._holds = 1
-        self._hits = 0
-        self._inference_hits = 0
-        self._backward_hits = 0
-        self._native: Counter[str] = Counter()
         self._counter = counter
-        self._counting = threading.Lock()
+        self._installed: list[tuple[Override, Installed]] = []
         self._undo: list[Callable[[], None]] = []
         if counter is not None:
             counter.setdefault("n", 0)
@@ -58,22 +124,27 @@ class Registration:
     @property
     def hits(self) -> int:
         """Calls that reached the operator, those handed to native included."""
-        return self._hits
+        return sum(installed.hits for override, installed in self._installed if not override.backward)
 
     @property
     def inference_hits(self) -> int:
         """Of :attr:`hits`, those under ``torch.inference_mode()``: what an engine's forward makes, loading weights does not."""
-        return self._inference_hits
+        return sum(installed.inference_hits for override, installed in self._installed if not override.backward)
 
     @property
     def backward_hits(self) -> int:
         """Calls of the overrides that are derivatives (``backward`` in their declaration); not among :attr:`hits`."""
-        return self._backward_hits
+        return sum(installed.hits for override, installed in self._installed if override.backward)
 
     @property
     def handed_to_native(self) -> dict[str, int]:
         """Calls that were handed to the native kernel, by reason."""
-        return dict(self._native)
+        return dict(sum((installed.handed for _, installed in self._installed), Counter()))
+
+    @property
+    def plans(self) -> int:
+        """How many calls' decisions are remembered, each for every call of its signature."""
+        return sum(installed.plans for _, installed in self._installed)
 
     def remove(self) -> None:
         """Take the override out; PyTorch behaves as before. Removing twice does nothing."""
@@ -92,37 +163,23 @@ class Registration:
     def _key(self) -> tuple[str, str]:
         return self.operator.name, self.profile.name
 
-    def _count(self) -> None:
-        with self._counting:
-            self._hits += 1
-            if torch.is_inference_mode_enabled():
-                self._inference_hits += 1
-            if self._counter is not None:
-                self._counter["n"] += 1
-
-    def _count_backward(self) -> None:
-        with self._counting:
-            self._backward_hits += 1
-
-    def _hand_over(self, reason: str) -> None:
-        with self._counting:
-            self._native[reason] += 1
-
     def _install(self) -> None:
         try:
             for override in self.operator.overrides:
-                problem = dispatch.schema_problem(override)
+                problem = schema_problem(override)
                 if problem:
                     raise RuntimeError(f"{self.operator.name}: {problem}")
-                count = self._count_backward if override.backward else self._count
-                decide = Decider(self.operator.name, override, self.profile)
-                installed = dispatch.install(override, self.profile, decide, count, self._hand_over)
+                counter = None if override.backward else self._counter
+                installed = Installed(override, self.profile, self.operator.name, counter)
+                self._installed.append((override, installed))
                 self._undo.append(installed.remove)
-                problem = dispatch.unreachable(override, self.profile)
+                problem = unreachable(override, self.profile)
                 if problem:
                     raise RuntimeError(f"{self.operator.name}: registration refused, it could not be reached: {problem}")
             if self.operator.companion is not None:
                 self._undo.append(self.operator.companion(self.profile))
+            for _, installed in self._installed:
+                installed.start()
         except BaseException:
             self._uninstall()
             raise
@@ -137,7 +194,8 @@ def _renew_locks() -> None:
     global _lock
     _lock = threading.RLock()
     for registration in _registrations.values():
-        registration._counting = threading.Lock()
+        for _, installed in registration._installed:
+            installed.renew_locks()
 
 
 os.register_at_fork(after_in_child=_renew_locks)
