@@ -118,6 +118,8 @@ def bench(
     rounds: Annotated[int, typer.Option(help="How often the ways take turns.", min=1)] = 7,
     route: Annotated[bool, typer.Option("--route", help="Write the operators' routing tables from what is measured.")] = False,
     match: Annotated[str, typer.Option(help="Only cases where this regular expression is found in 'OP, CASE'.")] = "",
+    host: Annotated[bool, typer.Option("--host", help="The caller's time for one call of each operator, in every mode.")] = False,
+    model: Annotated[bool, typer.Option("--model", help="Whole models with all operators; --match is text in their names.")] = False,
     compare: Annotated[
         pathlib.Path | None, typer.Option(help="Compare ratios to native with this record; exit 1 if worse.")
     ] = None,
@@ -133,6 +135,8 @@ def bench(
     from opgraft.bench import route as routes
     from opgraft.bench import run, show
 
+    if host or model:
+        sys.exit(_bench_ways(ops, platform, rounds, match, model, evidence))
     if route and match:
         raise typer.BadParameter("--route writes whole tables, so it measures every case; leave out --match")
     baseline = json.loads(compare.read_text(encoding="utf-8")) if compare else None
@@ -154,6 +158,16 @@ def bench(
             console.print(f"[bold red]much worse than the baseline:[/] {line}")
         print(f"compared with {compare}: {len(failures)} much worse, {len(warnings)} worse")
     sys.exit(1 if failures else 0)
+
+
+def _bench_ways(ops: list[str] | None, platform: str, rounds: int, match: str, whole: bool, folder: pathlib.Path) -> int:
+    from opgraft import evidence
+    from opgraft.bench import host, model, show
+
+    record = model.run(platform, rounds, match) if whole else host.run(ops, platform, rounds)
+    show.console().print((model if whole else host).table(record))
+    print(evidence.write_figures(record, folder, "model" if whole else "host"))
+    return 0
 
 
 @app.command()

@@ -10,7 +10,7 @@ Facts of the dispatcher that this rests on (PyTorch 2.13, docs/dispatcher.md):
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ class Installed:
         self._overload = overload
         decide = Decider(operator, override, profile)
         self._kernels: list[Any] = []
+        self._undo: list[Callable[[], None]] = []
         if _needs_autograd_key(override, autograd_key):
             own = issubclass(override.gradient, (Gradient, Composite, NotDifferentiable))
             native = torch.library.get_kernel(overload, autograd_key).call_boxed
@@ -63,6 +64,16 @@ class Installed:
         for kernel in reversed(self._kernels):
             kernel.uninstall()
         self._forget()
+        while self._undo:
+            self._undo.pop()()
+
+    def when_gone(self, undo: Callable[[], None]) -> None:
+        """Call ``undo`` once the kernels are out of the dispatcher, which on the Python path may be after :meth:`remove`."""
+        kernel = self._kernels[-1]
+        if isinstance(kernel, python_path.PythonInstalled):
+            kernel.when_gone(undo)
+        else:
+            self._undo.append(undo)
 
     @property
     def hits(self) -> int:
@@ -75,9 +86,9 @@ class Installed:
         return sum(kernel.inference_hits for kernel in self._kernels)
 
     @property
-    def handed(self) -> Counter[str]:
-        """Of these, those that native answered, by reason."""
-        return sum((Counter(kernel.handed) for kernel in self._kernels), Counter())
+    def handed(self) -> list[tuple[int, str, int]]:
+        """Of these, those that native answered: a number by which to sort reasons as they came up, the reason, how many."""
+        return [entry for kernel in self._kernels for entry in kernel.handed]
 
     @property
     def plans(self) -> int:

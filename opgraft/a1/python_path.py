@@ -32,6 +32,9 @@ _any_requires_grad = torch._C._any_requires_grad
 _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
+_number = itertools.count()
+
+
 class Tallies:
     """Counts of one kernel: every call, by what answered it."""
 
@@ -39,6 +42,7 @@ class Tallies:
         self._lock = threading.Lock()
         self._counter = counter
         self._calls: Counter[tuple[str | None, bool]] = Counter()
+        self._numbers: dict[str | None, int] = {}
 
     def count(self) -> None:
         """A call that our kernel answers."""
@@ -50,6 +54,8 @@ class Tallies:
 
     def _add(self, reason: str | None) -> None:
         with self._lock:
+            if reason not in self._numbers:
+                self._numbers[reason] = next(_number)
             self._calls[reason, torch.is_inference_mode_enabled()] += 1
             if self._counter is not None:
                 self._counter["n"] += 1
@@ -65,13 +71,13 @@ class Tallies:
         return sum(n for (_, inference), n in self._calls.copy().items() if inference)
 
     @property
-    def handed(self) -> dict[str, int]:
-        """Those that native answered, by reason."""
+    def handed(self) -> list[tuple[int, str, int]]:
+        """Those that native answered: a number by which reasons that came up first come first, the reason, how many."""
         found: Counter[str] = Counter()
         for (reason, _), n in self._calls.copy().items():
             if reason is not None:
                 found[reason] += n
-        return dict(found)
+        return [(self._numbers[reason], reason, n) for reason, n in found.items()]
 
     def renew_lock(self) -> None:
         """In a forked child, where another thread's hold would never end."""
@@ -118,6 +124,7 @@ class _Site:
         self.claimed = False
         self.native: Callable[..., Any] | None = None
         self.callers: set[int] = set()
+        self.when_gone: list[Callable[[], None]] = []
 
     def put(self, native: Callable[..., Any], kernel: Callable[..., Any]) -> None:
         self.native = native
@@ -132,10 +139,13 @@ class _Site:
         library, self.library = self.library, None
         if library is not None:
             library._destroy()
+        while self.when_gone:
+            self.when_gone.pop()()
 
     def called_elsewhere(self) -> bool:
-        """Whether a thread that lives has called it, but for this one."""
-        return bool(self.callers & ({t.ident for t in threading.enumerate()} - {threading.get_ident()}))
+        """Whether a Python thread that lives has called it, but for this one. Autograd's threads call within somebody's backward."""
+        threads = {t.ident for t in threading.enumerate() if not isinstance(t, threading._DummyThread)}
+        return bool(self.callers & (threads - {threading.get_ident()}))
 
 
 _sites: dict[tuple[str, str], _Site] = {}
@@ -196,6 +206,10 @@ class PythonInstalled(Tallies):
         if self._site.live is self:
             self._site.live = None
         self._plans.clear()
+
+    def when_gone(self, undo: Callable[[], None]) -> None:
+        """Call ``undo`` once it is really out of the dispatcher."""
+        self._site.when_gone.append(undo)
 
     def uninstall(self) -> None:
         """Take it out, or leave it as a pass-through where another thread calls it: one that did, or does within

@@ -139,7 +139,10 @@ class Registration:
     @property
     def handed_to_native(self) -> dict[str, int]:
         """Calls that were handed to the native kernel, by reason."""
-        return dict(sum((installed.handed for _, installed in self._installed), Counter()))
+        found: Counter[str] = Counter()
+        for _, reason, calls in sorted(entry for _, installed in self._installed for entry in installed.handed):
+            found[reason] += calls
+        return dict(found)
 
     @property
     def plans(self) -> int:
@@ -177,7 +180,7 @@ class Registration:
                 if problem:
                     raise RuntimeError(f"{self.operator.name}: registration refused, it could not be reached: {problem}")
             if self.operator.companion is not None:
-                self._undo.append(self.operator.companion(self.profile))
+                installed.when_gone(self.operator.companion(self.profile))
             for _, installed in self._installed:
                 installed.start()
         except BaseException:

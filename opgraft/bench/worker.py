@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
-import opgraft
 from opgraft import bench, routing
 from opgraft.verify.levels import ready
+
+from .turns import registered
 
 CACHE_BYTES = 192 << 20  # three times an H200's L2: input sets rotate over at least this much
 SAMPLE_SECONDS = 0.01
@@ -49,9 +50,7 @@ class Worker:
         """Make the input sets, run each once, capture them in a graph; says what routing saw and what memory was used."""
         self.case = case = next(c for c in bench.cases(operator) if c.name == name)
         if self.way in ("own", "routed", "handed"):
-            self.stack.enter_context(opgraft.use([operator], platform=self.profile.name))
-        if self.way in ("own", "handed"):
-            self.stack.enter_context(routing.force("own" if self.way == "own" else "native"))
+            self.stack.enter_context(registered(self.way, [operator], self.profile.name))
         self.call = case.call
         if self.way == "flaggems" and case.peer:
             module, _, function = case.peer.partition(":")

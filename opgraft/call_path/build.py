@@ -34,7 +34,7 @@ MADE_FOR = SOURCES / "made_for.json"
 def identity() -> dict[str, str]:
     """What a build belongs to."""
     digest = hashlib.sha256(" ".join(FLAGS).encode())
-    for path in sorted(SOURCES.glob("*.[ch]*")):
+    for path in sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")]):
         digest.update(path.read_bytes())
     return {
         "torch": torch.__version__,

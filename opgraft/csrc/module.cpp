@@ -81,7 +81,7 @@ class Installed {
   void hand_over(const std::string& reason) { live_->count(live_->handed_for(reason)); }
   int64_t hits() const { return live_->hits().first; }
   int64_t inference_hits() const { return live_->hits().second; }
-  std::unordered_map<std::string, int64_t> handed() const { return live_->handed(); }
+  auto handed() const { return live_->handed(); }
   size_t plans() const { return live_->plans(); }
 
  private:

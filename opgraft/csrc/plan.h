@@ -75,6 +75,8 @@ struct Tally {
   std::atomic<int64_t> calls{0}, in_inference_mode{0};
   void add() { (c10::InferenceMode::is_enabled() ? in_inference_mode : calls).fetch_add(1, std::memory_order_relaxed); }
   int64_t total() const { return calls.load() + in_inference_mode.load(); }
+  const int64_t number = next++;  // in the order in which reasons first came up
+  static inline std::atomic<int64_t> next{0};
 };
 
 struct Plan {
@@ -194,11 +196,11 @@ struct Live : std::enable_shared_from_this<Live> {
     }
     return {all, inference};
   }
-  std::unordered_map<std::string, int64_t> handed() {
+  std::vector<std::tuple<int64_t, std::string, int64_t>> handed() {  // number, reason, calls
     std::lock_guard<std::mutex> lock(writing());
-    std::unordered_map<std::string, int64_t> result;
+    std::vector<std::tuple<int64_t, std::string, int64_t>> result;
     for (auto& [reason, tally] : handed_)
-      if (auto calls = tally->total()) result[reason] = calls;
+      if (auto calls = tally->total()) result.emplace_back(tally->number, reason, calls);
     return result;
   }
   size_t plans() {

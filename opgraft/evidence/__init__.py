@@ -114,6 +114,14 @@ def write(entry: dict[str, Any], folder: pathlib.Path) -> pathlib.Path:
     return path
 
 
+def write_figures(entry: dict[str, Any], folder: pathlib.Path, name: str) -> pathlib.Path:
+    """Write a record of measurements to ``folder/<platform>/<name>.json``; returns the path."""
+    path = folder / entry["platform"] / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(entry, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
+
+
 def file_name(level: str) -> str:
     """A level as a file is named after it: ``framework (vllm)`` is ``framework-vllm``."""
     return re.sub(r"\W+", "-", level).strip("-")

@@ -146,7 +146,7 @@ def check_sdpa_routes(platform: str) -> str:
 def check_together(platform: str) -> str:
     """In this process: all operators at once, each called and counted, then a model trained and decoded with them."""
     import opgraft
-    from opgraft.frameworks import decoder
+    from opgraft.models import decoder
     from opgraft.verify.framework_level import assert_same_outcome
     from opgraft.verify.levels import load_level, ready
 

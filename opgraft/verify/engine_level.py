@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 from opgraft import ops
 from opgraft.a1 import Operator
-from opgraft.frameworks import vllm_engine, vllm_models
-from opgraft.frameworks.vllm_engine import SCENARIOS, Generation, Scenario
+from opgraft.vllm import engine as vllm_engine
+from opgraft.vllm import models as vllm_models
+from opgraft.vllm.engine import SCENARIOS, Generation, Scenario
 from opgraft.platforms import Profile
 
 from .levels import Check, load_level

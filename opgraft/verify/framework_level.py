@@ -16,8 +16,8 @@ from functools import partial
 import torch
 
 from opgraft.a1 import Operator
-from opgraft.frameworks import decoder
-from opgraft.frameworks import transformers_models as models
+from opgraft.models import decoder
+from opgraft.models import hugging_face as models
 from opgraft.kernels import interpreted
 from opgraft.platforms import Profile
 

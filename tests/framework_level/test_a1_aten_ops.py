@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from opgraft import ops, platforms
-from opgraft.frameworks.vllm_engine import SCENARIOS
+from opgraft.vllm.engine import SCENARIOS
 from opgraft.verify.engine_level import EngineLevel
 from opgraft.verify.levels import run_check
 
@@ -40,4 +40,4 @@ def test_not_asked_the_plugin_changes_nothing_of_vllm(python):
     without = python(look, **quiet, VLLM_PLUGINS="none").splitlines()[-1]
     assert without.endswith("['opgraft', 'opgraft._autoload']") and int(without.split()[0]) > 1000
     assert asked.split()[:2] == without.split()[:2], "the plugin changed a dispatch table although it was not asked"
-    assert asked.endswith("['opgraft', 'opgraft._autoload', 'opgraft.frameworks', 'opgraft.frameworks.vllm_plugin']"), asked
+    assert asked.endswith("['opgraft', 'opgraft._autoload', 'opgraft.vllm', 'opgraft.vllm.plugin']"), asked

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import opgraft
-from opgraft.frameworks import decoder
+from opgraft.models import decoder
 
 PLATFORMS = {"sim": "sim:0", "cpu": "cpu"}
 STEPS = 50

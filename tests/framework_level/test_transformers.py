@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import opgraft
-from opgraft.frameworks.transformers_models import bert, generate, llama, train
+from opgraft.models.hugging_face import bert, generate, llama, train
 from opgraft.ops.dropout.test.framework_level import reference_dropout
 from opgraft.verify.compare import assert_same
 

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from opgraft.frameworks import shards
+from opgraft.vllm import shards
 
 CHILD = """
 import os, sys, time, torch
-from opgraft.frameworks.vllm_plugin import register
+from opgraft.vllm.plugin import register
 register()
 register()  # vLLM may load plugins more than once in a process
 x = torch.ones(3)
@@ -72,7 +72,7 @@ def test_a_forked_child_counts_its_own_calls_only(tmp_path):
     ],
 )
 def test_a_wrong_value_stops_the_process(tmp_path, changes, words):
-    code = "from opgraft.frameworks.vllm_plugin import register\nregister()"
+    code = "from opgraft.vllm.plugin import register\nregister()"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**environment(tmp_path), **changes}, capture_output=True, text=True, timeout=120
     )
@@ -83,8 +83,8 @@ def test_not_asked_it_changes_nothing(python):
     """Neither the dispatch tables nor what is imported."""
     python(
         "import sys, torch\nbefore = torch._C._dispatch_dump('aten::clone'), set(sys.modules)\n"
-        "from opgraft.frameworks.vllm_plugin import register\nregister()\n"
+        "from opgraft.vllm.plugin import register\nregister()\n"
         "new = {m for m in sys.modules if m not in before[1]}\n"
         "assert torch._C._dispatch_dump('aten::clone') == before[0]\n"
-        "assert new <= {'opgraft', 'opgraft.frameworks', 'opgraft.frameworks.vllm_plugin'}, new"
+        "assert new <= {'opgraft', 'opgraft.vllm', 'opgraft.vllm.plugin'}, new"
     )

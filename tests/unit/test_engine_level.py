@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from opgraft import ops, platforms
-from opgraft.frameworks.shards import Counts
-from opgraft.frameworks.vllm_engine import SCENARIOS, Generation
+from opgraft.vllm.shards import Counts
+from opgraft.vllm.engine import SCENARIOS, Generation
 from opgraft.verify import engine_level
 from opgraft.verify.levels import run_check
 from opgraft.verify.run import verify

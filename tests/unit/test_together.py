@@ -11,7 +11,7 @@ from torch import nn
 
 import opgraft
 from opgraft import ops
-from opgraft.frameworks import decoder
+from opgraft.models import decoder
 from opgraft.verify.compare import assert_same
 from opgraft.verify.framework_level import assert_same_outcome
 

@@ -5,7 +5,7 @@ from unittest import mock
 
 import torch.nn.functional as F
 
-from opgraft.frameworks.decoder import Sizes
+from opgraft.models.decoder import Sizes
 from opgraft.kernels.philox import draw_seed
 from opgraft.ops.dropout import reference
 from opgraft.ops.dropout.register import OPERATOR

@@ -17,7 +17,7 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
 from vllm.v1.worker.worker_base import CompilationTimes
 
-from .vllm_sim import BYTES, SimulatedPlatform
+from .sim import BYTES, SimulatedPlatform
 
 # vLLM's profiler knows the devices of its own tree only.
 wrapper._DEFAULT_TORCH_PROFILER_ACTIVITIES[SimulatedPlatform.device_type] = ("CPU",)

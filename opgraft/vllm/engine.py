@@ -1,6 +1,6 @@
 """Real vLLM with and without overrides: the same prompts, tokens and logprobs compared, counts summed over its processes.
 
-vLLM runs in processes of its own each time (``python -m opgraft.frameworks.vllm_engine JOB`` is one of them, ``vllm serve``
+vLLM runs in processes of its own each time (``python -m opgraft.vllm.engine JOB`` is one of them, ``vllm serve``
 another); the overrides reach its workers through the plugin alone. What native calls is counted by vLLM's own profiler,
 which knows nothing of our registrations.
 """
@@ -47,7 +47,7 @@ class Scenario:
 
     Attributes:
         name: as records and messages say it.
-        model: of :mod:`opgraft.frameworks.vllm_models`.
+        model: of :mod:`opgraft.vllm.models`.
         implementation: vLLM's ``model_impl``: its own model code (``auto``) or that of ``transformers``.
         tensor_parallel: workers that share each layer.
         served: as ``vllm serve`` on loopback, asked over HTTP by several clients at once; else through ``vllm.LLM``.
@@ -164,7 +164,7 @@ Answer = tuple[list[int], list[float], list[float]]
 def _run_offline(model, settings, environment, log, work, timeout) -> list[Answer]:
     job, result = work / "job.json", work / "result.json"
     job.write_text(json.dumps({"model": str(model), "settings": settings, "result": str(result)}), encoding="utf-8")
-    command = [sys.executable, "-m", "opgraft.frameworks.vllm_engine", str(job)]
+    command = [sys.executable, "-m", "opgraft.vllm.engine", str(job)]
     done = subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT, timeout=timeout)
     if done.returncode != 0:
         raise RuntimeError(f"it ended with {done.returncode}")

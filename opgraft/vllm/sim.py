@@ -1,4 +1,4 @@
-"""vLLM on the simulated device, as on a chip that is not in vLLM's tree: its platform. :mod:`.vllm_sim_worker` is what runs.
+"""vLLM on the simulated device, as on a chip that is not in vLLM's tree: its platform. :mod:`.sim_worker` is what runs.
 
 Entry point group ``vllm.platform_plugins``; active only if ``OPGRAFT_SIM`` names the device (``sim``, ``mlu``, ``npu``, …).
 It rehearses what an MLU or NPU goes through: weights, the key/value cache and every tensor of the forward are on the
@@ -68,19 +68,19 @@ class SimulatedPlatform(Platform):
     @classmethod
     def get_attn_backend_cls(cls, *args, **kwargs) -> str:
         """Our attention."""
-        return "opgraft.frameworks.vllm_sim_worker.Attention"
+        return "opgraft.vllm.sim_worker.Attention"
 
     @classmethod
     def get_device_communicator_cls(cls) -> str:
         """Collectives between workers."""
-        return "opgraft.frameworks.vllm_sim_worker.HostCommunicator"
+        return "opgraft.vllm.sim_worker.HostCommunicator"
 
     @classmethod
     def check_and_update_config(cls, vllm_config) -> None:
         """Name our worker, and switch off what is made for a GPU."""
         from vllm.config import CompilationMode
 
-        vllm_config.parallel_config.worker_cls = "opgraft.frameworks.vllm_sim_worker.SimulatedWorker"
+        vllm_config.parallel_config.worker_cls = "opgraft.vllm.sim_worker.SimulatedWorker"
         vllm_config.parallel_config.disable_custom_all_reduce = True
         vllm_config.scheduler_config.async_scheduling = False
         vllm_config.compilation_config.mode = CompilationMode.NONE

@@ -4,7 +4,7 @@ It does nothing unless asked, through the environment:
 
 * ``OPGRAFT_VLLM_OPS``: operators to replace, comma separated, or ``all``;
 * ``OPGRAFT_VLLM_PLATFORM``: the platform; without it the one that is present, as ``opgraft.enable`` finds it;
-* ``OPGRAFT_VLLM_COUNTS``: a folder for each process's counts (see :mod:`opgraft.frameworks.shards`).
+* ``OPGRAFT_VLLM_COUNTS``: a folder for each process's counts (see :mod:`opgraft.vllm.shards`).
 
 A wrong value is an error that stops the engine at its start. Registering reads the dispatcher's tables only, so it is
 safe before vLLM forks.
@@ -34,7 +34,7 @@ def register() -> None:
             )
         return
     import opgraft
-    from opgraft.frameworks import shards
+    from opgraft.vllm import shards
 
     if not _writers:
         opgraft.enable(None if wanted == "all" else [name.strip() for name in wanted.split(",")], platform)
@@ -45,4 +45,4 @@ def register() -> None:
 def platform() -> str | None:
     """Entry point of the group ``vllm.platform_plugins``: vLLM's platform class if the simulated device is asked for
     (``OPGRAFT_SIM``), as a chip's own package would answer where the chip is."""
-    return "opgraft.frameworks.vllm_sim.SimulatedPlatform" if os.environ.get("OPGRAFT_SIM") else None
+    return "opgraft.vllm.sim.SimulatedPlatform" if os.environ.get("OPGRAFT_SIM") else None

@@ -1,1 +1,0 @@
-"""Real models and engines with and without overrides."""
