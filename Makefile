@@ -16,7 +16,7 @@ test: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 bench: $(VENV)/.ready
-	$(BIN)/python bench/dispatch_overhead.py
+	$(BIN)/opgraft bench --host
 
 gates: $(VENV)/.ready
 	VENV=$(VENV) script/gates/docs-and-syntax

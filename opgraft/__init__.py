@@ -25,7 +25,7 @@ def operators(ops: str | Iterable[str] | None = None) -> list:
     Raises:
         ValueError: a name that is no operator; lists those that are.
     """
-    from opgraft import ops as catalogue
+    from opgraft import catalogue
 
     return catalogue.select(ops)
 

@@ -118,8 +118,12 @@ def bench(
     rounds: Annotated[int, typer.Option(help="How often the ways take turns.", min=1)] = 7,
     route: Annotated[bool, typer.Option("--route", help="Write the operators' routing tables from what is measured.")] = False,
     match: Annotated[str, typer.Option(help="Only cases where this regular expression is found in 'OP, CASE'.")] = "",
-    host: Annotated[bool, typer.Option("--host", help="The caller's time for one call of each operator, in every mode.")] = False,
-    model: Annotated[bool, typer.Option("--model", help="Whole models with all operators; --match is text in their names.")] = False,
+    host: Annotated[
+        bool, typer.Option("--host", help="The caller's time for one call of each operator, in every mode.")
+    ] = False,
+    model: Annotated[
+        bool, typer.Option("--model", help="Whole models with all operators; --match is text in their names.")
+    ] = False,
     compare: Annotated[
         pathlib.Path | None, typer.Option(help="Compare ratios to native with this record; exit 1 if worse.")
     ] = None,
@@ -128,7 +132,7 @@ def bench(
     """Measure operators beside native and peers in one run: a table, a record, plots.
 
     Exit code 1 if `--compare` finds a ratio more than 30 % worse than in the baseline (20 % warns). A baseline is a record:
-    copy it to bench/baselines on purpose.
+    evidence/P/route.json, say.
     """
     import json
 
@@ -162,10 +166,10 @@ def bench(
 
 def _bench_ways(ops: list[str] | None, platform: str, rounds: int, match: str, whole: bool, folder: pathlib.Path) -> int:
     from opgraft import evidence
-    from opgraft.bench import host, model, show
+    from opgraft.bench import dispatch_overhead, model, show
 
-    record = model.run(platform, rounds, match) if whole else host.run(ops, platform, rounds)
-    show.console().print((model if whole else host).table(record))
+    record = model.run(platform, rounds, match) if whole else dispatch_overhead.run(ops, platform, rounds)
+    show.console().print((model if whole else dispatch_overhead).table(record))
     print(evidence.write_figures(record, folder, "model" if whole else "host"))
     return 0
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from opgraft import call_path
+from opgraft import call_path, catalogue
 
 CHOICES = ("own", "native")
 #: The lists of the :func:`observe` blocks that are active.
@@ -106,9 +106,7 @@ def _from_environment(text: str) -> dict[str, str]:
 
 def path(operator: str) -> pathlib.Path:
     """Where an operator's table lies."""
-    from opgraft import ops
-
-    return ops.folder(operator) / "routes.json"
+    return catalogue.folder(operator) / "routes.json"
 
 
 @functools.cache

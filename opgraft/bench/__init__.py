@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from opgraft import ops
+from opgraft import catalogue
 
 #: native: nothing is registered. own: our kernel. routed: what the table says. handed: registered, but every call handed to
 #: native, which is what a table can choose instead of own.
@@ -51,5 +51,5 @@ class Case:
 
 def cases(operator: str) -> list[Case]:
     """The cases of an operator; empty if it declares none."""
-    module = f"{ops.modules()[operator]}.bench"
+    module = f"{catalogue.modules()[operator]}.bench"
     return list(importlib.import_module(module).CASES) if importlib.util.find_spec(module) else []

@@ -10,7 +10,7 @@ from opgraft import routing
 
 from .run import ratio, wait_ratio
 
-#: A wait that is this much longer is within the noise: host times of few rounds scatter by a fifth (bench/NOTES.md).
+#: A wait that is this much longer is within the noise: host times of few rounds scatter by a fifth (docs/h200-notes.md).
 NOISE = 0.8
 #: A device time that is this close to native's is as good, if the caller waits no longer: small copies are a launch and little else.
 NEAR = 0.97

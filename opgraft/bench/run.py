@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
-from opgraft import bench, evidence, ops, platforms
+from opgraft import bench, catalogue, evidence, platforms
 from opgraft.verify.levels import ready
 
 SCHEMA = "opgraft.bench/1"
@@ -67,8 +67,8 @@ def selected(names: list[str] | None) -> list[tuple[str, bench.Case]]:
         ValueError: an unknown operator, or one without cases.
     """
     for name in names or ():
-        ops.load(name)
-    found = [(name, case) for name in names or ops.modules() for case in bench.cases(name)]
+        catalogue.load(name)
+    found = [(name, case) for name in names or catalogue.modules() for case in bench.cases(name)]
     if bare := [n for n in names or () if not bench.cases(n)]:
         raise ValueError(f"no benchmark: {', '.join(bare)} (a bench.py with CASES in the operator's folder declares one)")
     return found

@@ -77,7 +77,7 @@ typename Call::Result enter(Site& site, c10::DispatchKeySet keys, Call call) {
       return call.boxed([&](Stack& stack) { uncertain_in_python(site, kept, keys, stack); });
     }
   }
-  if (!recording && after.highestPriorityTypeId() != site.backend_key) {  // a mode or a subclass comes first
+  if (!recording && after.highestFunctionalityKey() != c10::DispatchKey::Dense) {  // a mode or a subclass comes first
     section.leave();
     const at::AutoDispatchBelowAutograd guard;
     return call.run(entry_of(site.op).lookup(after), site.op, after);

@@ -154,6 +154,7 @@ Mark& new_mark() {
 
 static void in_forked_child() {
   new (&writing()) std::mutex;  // another thread may have held it
+  if (light_sections) ask_for_barriers();
   for (auto* mark : marks())
     if (mark != mine) mark->store(0);  // its thread does not exist here
 }

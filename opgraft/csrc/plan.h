@@ -4,6 +4,12 @@
 #include <ATen/EmptyTensor.h>
 #include <torch/csrc/utils/pybind.h>
 
+#ifdef __linux__
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -73,7 +79,9 @@ struct Steps {
 // Calls that were answered alike: by the override's own kernel, or by native for one reason. Every call is counted in one of them.
 struct Tally {
   std::atomic<int64_t> calls{0}, in_inference_mode{0};
-  void add() { (c10::InferenceMode::is_enabled() ? in_inference_mode : calls).fetch_add(1, std::memory_order_relaxed); }
+  void add(bool may_infer) {
+    (may_infer && c10::InferenceMode::is_enabled() ? in_inference_mode : calls).fetch_add(1, std::memory_order_relaxed);
+  }
   int64_t total() const { return calls.load() + in_inference_mode.load(); }
   const int64_t number = next++;  // in the order in which reasons first came up
   static inline std::atomic<int64_t> next{0};
@@ -140,9 +148,19 @@ inline std::vector<Mark*>& marks() {  // all, under writing()
   return *all;
 }
 inline OPGRAFT_THREAD Mark* mine = nullptr;
+// Linux can make every thread of the process pass a barrier, so that whoever frees pays for it and not whoever calls.
+#ifdef __linux__
+inline bool ask_for_barriers() { return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0; }
+inline bool barrier_everywhere() { return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0; }
+#else
+inline bool ask_for_barriers() { return false; }
+inline bool barrier_everywhere() { return false; }
+#endif
+inline bool light_sections = ask_for_barriers();
 Mark& new_mark();  // module.cpp
 inline Mark& my_mark() { return C10_LIKELY(mine != nullptr) ? *mine : new_mark(); }
 inline bool any_reader() {
+  if (light_sections && !barrier_everywhere()) return true;
   for (auto* mark : marks())
     if (mark->load() != 0) return true;
   return false;
@@ -171,10 +189,7 @@ struct Live : std::enable_shared_from_this<Live> {
     planner = recorder = uncertain = pybind11::object();
   }
 
-  void count(Tally& tally) {
-    tally.add();
-    if (C10_UNLIKELY(counter != nullptr)) count_for_user();
-  }
+  inline void count(Tally& tally);
   // counter["n"] += 1: an ordinary dictionary has no way to ask us when it is read, so it is written at each call, under the GIL.
   void count_for_user() {
     pybind11::gil_scoped_acquire gil;
@@ -253,7 +268,13 @@ struct Site {
 // While one exists, nothing that was retired is freed. Only this thread writes its mark, so threads do not wait for each other.
 struct Section {
   explicit Section(Site& site) : mark_(my_mark()) {
-    mark_.exchange(mark_.load(std::memory_order_relaxed) + 1);  // before what follows is read
+    const auto deeper = mark_.load(std::memory_order_relaxed) + 1;
+    if (C10_LIKELY(light_sections)) {
+      mark_.store(deeper, std::memory_order_relaxed);
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    } else {
+      mark_.exchange(deeper);  // before what follows is read
+    }
     live = site.live.load(std::memory_order_acquire);
   }
   void leave() {
@@ -267,6 +288,11 @@ struct Section {
   Mark& mark_;
   bool left_ = false;
 };
+
+inline void Live::count(Tally& tally) {
+  tally.add(site.role != Site::autograd);  // inference mode passes by the autograd key
+  if (C10_UNLIKELY(counter != nullptr)) count_for_user();
+}
 
 inline void Live::remember(std::unique_ptr<Plan> plan, const Signature& signature) {
   plan->words.assign(signature.words.begin(), signature.words.end());

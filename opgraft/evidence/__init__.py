@@ -18,11 +18,12 @@ import jinja2
 import torch
 
 import opgraft
-from opgraft import ops, platforms, routing
+from opgraft import catalogue, platforms, routing
 from opgraft.platforms import Profile
-from opgraft.verify.levels import LEVELS, Result
 
 SCHEMA = 1
+#: The levels of proof, in their order.
+LEVELS = ("kernel", "op", "framework")
 #: Pages that follow from records do not change what a record was made from.
 RENDERED = tuple(f":(exclude)**/{page}.md" for page in ("REPORT", "PLATFORM", "MERGE"))
 #: The levels of records, in the order of the matrix: the three, and the third in each real engine.
@@ -80,8 +81,19 @@ def kernels_ran(profile: Profile, simulated: bool) -> str:
     return "Triton level, interpreted on host memory" if simulated else "Triton level, compiled"
 
 
-def record(operator: str, level: str, profile: Profile, results: list[Result], engine: str | None = None) -> dict[str, Any]:
-    """The record of one level of one operator on one platform; ``engine`` is the real engine it ran in, if any."""
+def record(
+    operator: str, level: str, profile: Profile, results: list[Any], engine: str | None = None, own_gradient: bool = False
+) -> dict[str, Any]:
+    """The record of one level of one operator on one platform.
+
+    Args:
+        operator: its name.
+        level: of :data:`LEVELS`.
+        profile: the platform.
+        results: of its checks, dataclasses with ``name``, ``ok``, ``seconds`` and what else is to be recorded.
+        engine: the real engine it ran in, if any.
+        own_gradient: whether the operator keeps its gradient by a derivative of its own.
+    """
     where = environment(profile)
     if engine is not None:
         where["versions"][engine] = _engine_version(engine)
@@ -90,6 +102,7 @@ def record(operator: str, level: str, profile: Profile, results: list[Result], e
         "operator": operator,
         "level": level if engine is None else f"{level} ({engine})",
         **where,
+        **({"own gradient": True} if own_gradient else {}),
         "passed": sum(r.ok for r in results),
         "failed": sum(not r.ok for r in results),
         "seconds": round(sum(r.seconds for r in results), 3),
@@ -150,10 +163,10 @@ def render(folder: pathlib.Path, reports: bool = True) -> list[pathlib.Path]:
         keep_trailing_newline=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     pages = {folder / "matrix.md": templates.get_template("matrix.md.j2").render(table=matrix(entries), levels=COLUMNS)}
-    for name in ops.modules() if reports else ():
+    for name in catalogue.modules() if reports else ():
         own = [e for e in entries if e["operator"] == name]
         if own:
-            home = ops.folder(name)
+            home = catalogue.folder(name)
             pages[home / "REPORT.md"] = templates.get_template("report.md.j2").render(
                 operator=name, entries=own, file_name=file_name
             )
@@ -175,13 +188,11 @@ def _binding_pages(name: str, entries: list[dict[str, Any]], templates: jinja2.E
     for there in routes.values():
         for entry in there["entries"]:
             entry["kind"] = f"{entry['route']} {entry['dtype']} {entry['fields']}"
-    composite = any(
-        o.gradient.__name__ not in ("Formula", "NotDifferentiable") and o.features for o in ops.load(name).OPERATOR.overrides
-    )
+    composite = any(e.get("own gradient") for e in entries)
     expected = max((sum(e["passed"] for e in row["entries"]) for row in bindings), default=0)
     given = {"operator": name, "bindings": bindings, "routes": routes, "composite": composite, "expected": expected}
     return {
-        ops.folder(name) / page: templates.get_template(f"{page.lower()}.j2").render(**given)
+        catalogue.folder(name) / page: templates.get_template(f"{page.lower()}.j2").render(**given)
         for page in ("PLATFORM.md", "MERGE.md")
     }
 

@@ -95,7 +95,7 @@ class Tiles(NamedTuple):
 
 
 #: Tiles of a transpose by the width of an element in bytes: (along the source's fastest, along the destination's, warps),
-#: measured on an H200 like what follows (bench/NOTES.md).
+#: measured on an H200 like what follows (docs/h200-notes.md).
 TRANSPOSING = {1: (128, 64, 4), 2: (128, 128, 8), 4: (64, 64, 8), 8: (32, 32, 8)}
 #: The same where 128 does not divide the sizes, and where rows do not start at multiples of 16 bytes.
 RAGGED, UNALIGNED = (64, 64, 8), (32, 128, 4)

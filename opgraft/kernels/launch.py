@@ -174,7 +174,7 @@ def _compiled(compiled, current_device: Callable[[], int]) -> _Compiled:
     run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
     scratch = getattr(run, "global_scratch_size", 1) or getattr(run, "profile_scratch_size", 1)
     if triton.__version__.startswith("3.6.") and type(run).__name__ == "CudaLauncher" and not scratch:
-        # What CudaLauncher.__call__ of this version calls when no scratch memory is needed: 2 µs less (bench/NOTES.md).
+        # What CudaLauncher.__call__ of this version calls when no scratch memory is needed: 2 µs less (docs/h200-notes.md).
         direct = (function, run.launch_cooperative_grid, run.launch_pdl, None, None, metadata, None, None, None)
         return _Compiled(run.launch, direct, current_device, driver.active.get_current_stream)
     return _Compiled(run, (function, metadata, None, None, None), current_device, driver.active.get_current_stream)

@@ -4,7 +4,7 @@ The algorithm is that of Salmon et al., "Parallel Random Numbers: As Easy as 1, 
 ``tl.philox``. One evaluation gives four words of 32 bits; they serve eight indexes: index i has word (i mod 8) // 2 of counter
 i // 8, turned by 16 bits if i is odd. So each number has 32 random bits, and a threshold on it the exact probability; two
 neighbours share their bits in opposite halves, which leaves them independent but for 2^-16. At four indexes an
-evaluation dropout was bound by arithmetic on an H200 (facts/h200.md), at eight by memory (bench/NOTES.md).
+evaluation dropout was bound by arithmetic on an H200 (facts/h200.md), at eight by memory (docs/h200-notes.md).
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from opgraft import ops
+from opgraft import catalogue
 from opgraft.a1 import Operator
+from opgraft.platforms import Profile
 from opgraft.vllm import engine as vllm_engine
 from opgraft.vllm import models as vllm_models
 from opgraft.vllm.engine import SCENARIOS, Generation, Scenario
-from opgraft.platforms import Profile
 
 from .levels import Check, load_level
 
@@ -63,7 +63,7 @@ def _generate(scenario: Scenario, names: tuple[str, ...] | None, platform: str) 
 
 def run_ahead(levels: list[EngineLevel], profile: Profile) -> None:
     """Start the runs that the checks of several operators will wait for, so that they use every core."""
-    together = tuple(o.name for o in ops.select(None))
+    together = tuple(o.name for o in catalogue.select(None))
     for scenario in SCENARIOS:
         _model(scenario.model)
         for names in (None, together):
@@ -117,7 +117,7 @@ class EngineLevel:
         if self.operator.refusal is not None:
             yield Check("not exercised: it cannot be registered", lambda: {"not exercised": self.operator.refusal}, look_at)
             return
-        together = tuple(o.name for o in ops.select(None))
+        together = tuple(o.name for o in catalogue.select(None))
         for scenario in SCENARIOS:
             yield Check(
                 f"vLLM {scenario.name}, all operators together", lambda s=scenario: self._compare(s, together, profile), look_at

@@ -16,9 +16,9 @@ from functools import partial
 import torch
 
 from opgraft.a1 import Operator
+from opgraft.kernels import interpreted
 from opgraft.models import decoder
 from opgraft.models import hugging_face as models
-from opgraft.kernels import interpreted
 from opgraft.platforms import Profile
 
 from .compare import assert_same

@@ -17,19 +17,19 @@ import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from opgraft import ops
+from opgraft import catalogue
 
 from .inputs import Case, TensorSpec
 
 
 def folder(operator: str) -> pathlib.Path:
     """The operator's golden folder."""
-    return ops.folder(operator) / "golden"
+    return catalogue.folder(operator) / "golden"
 
 
 def exists(operator: str) -> bool:
     """Whether the operator has golden data."""
-    return operator in ops.modules() and (folder(operator) / "spec.json").exists()
+    return operator in catalogue.modules() and (folder(operator) / "spec.json").exists()
 
 
 def make(operator: str, cases: Iterable[Case], reference: Callable, geometry_only: bool = False) -> int:

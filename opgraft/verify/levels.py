@@ -12,10 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from opgraft import ops, platforms, sim
+from opgraft import catalogue, platforms, sim
 from opgraft.platforms import Profile
-
-LEVELS = ("kernel", "op", "framework")
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class Level(Protocol):
 
 def load_level(operator: str, level: str) -> Level:
     """The level object that an operator's ``test/<level>_level.py`` declares."""
-    return importlib.import_module(f"{ops.modules()[operator]}.test.{level}_level").LEVEL
+    return importlib.import_module(f"{catalogue.modules()[operator]}.test.{level}_level").LEVEL
 
 
 def run_check(check: Check) -> Result:

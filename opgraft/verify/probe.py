@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from opgraft import ops
+from opgraft import catalogue
 from opgraft.a1 import Override
 from opgraft.platforms import Profile
 
@@ -92,7 +92,7 @@ def main(names: Iterable[str] | None, platform: str, bare: bool, console: Consol
     """Print the matrix. Returns whether every registration of ours is reached once in every mode with its gradient."""
     profile = ready(platform)
     console = console or Console()
-    chosen = [n for n in (names or ops.modules()) if ops.load(n).OPERATOR.refusal is None]
+    chosen = [n for n in (names or catalogue.modules()) if catalogue.load(n).OPERATOR.refusal is None]
     ways = [(key, False) for key in profile.keys] + ([(key, True) for key in (*profile.keys, "Autograd")] if bare else [])
     good = True
     for key, is_bare in ways:

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from opgraft import evidence, ops
+from opgraft import catalogue, evidence
+from opgraft.a1 import Composite, Gradient
 from opgraft.platforms import Profile
 
 from .engine_level import ENGINES, EngineLevel, run_ahead
@@ -53,9 +54,9 @@ def verify(
     for level in wanted:
         if level not in LEVELS:
             raise ValueError(f"unknown level {level!r}; levels: {', '.join(LEVELS)}")
-    chosen = list(names or ops.modules())
+    chosen = list(names or catalogue.modules())
     for name in chosen:
-        ops.load(name)
+        catalogue.load(name)
     profile = ready(platform)
     console = console or Console()
     kinds = evidence.environment(profile)
@@ -65,13 +66,14 @@ def verify(
     outcome: dict[tuple[str, str], list[Result]] = {}
     with _own_kernels():
         if engine is not None:
-            run_ahead([EngineLevel(ops.load(name).OPERATOR) for name in chosen], profile)
+            run_ahead([EngineLevel(catalogue.load(name).OPERATOR) for name in chosen], profile)
         for name in chosen:
             for level in wanted:
-                loaded = load_level(name, level) if engine is None else EngineLevel(ops.load(name).OPERATOR)
+                loaded = load_level(name, level) if engine is None else EngineLevel(catalogue.load(name).OPERATOR)
                 results = run_level(loaded, f"{name} · {engine or level}", profile, console)
                 outcome[name, level] = results
-                evidence.write(evidence.record(name, level, profile, results, engine), folder)
+                own = any(issubclass(o.gradient, (Gradient, Composite)) for o in catalogue.load(name).OPERATOR.overrides)
+                evidence.write(evidence.record(name, level, profile, results, engine, own), folder)
     _print_matrix(console, chosen, wanted, outcome)
     failed = [(name, level, r) for (name, level), results in outcome.items() for r in results if not r.ok]
     for name, level, result in failed:

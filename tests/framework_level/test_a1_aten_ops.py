@@ -5,9 +5,9 @@ import importlib.util
 import pytest
 
 from opgraft import ops, platforms
-from opgraft.vllm.engine import SCENARIOS
 from opgraft.verify.engine_level import EngineLevel
 from opgraft.verify.levels import run_check
+from opgraft.vllm.engine import SCENARIOS
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="vLLM has an environment of its own: see docs/vllm.md"

@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 
 from opgraft import ops, platforms
-from opgraft.vllm.shards import Counts
-from opgraft.vllm.engine import SCENARIOS, Generation
 from opgraft.verify import engine_level
 from opgraft.verify.levels import run_check
 from opgraft.verify.run import verify
+from opgraft.vllm.engine import SCENARIOS, Generation
+from opgraft.vllm.shards import Counts
 
 TOKENS, LOGPROBS, MARGINS = [[1, 2, 3], [4]], [[-0.1, -0.2, -0.3], [-1.0]], [[1.0, 1e-5, 1.0], [1.0]]
 NATIVE = Generation(TOKENS, LOGPROBS, MARGINS, {}, Counter({"aten::copy_": 5}))

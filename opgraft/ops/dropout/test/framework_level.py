@@ -5,8 +5,8 @@ from unittest import mock
 
 import torch.nn.functional as F
 
-from opgraft.models.decoder import Sizes
 from opgraft.kernels.philox import draw_seed
+from opgraft.models.decoder import Sizes
 from opgraft.ops.dropout import reference
 from opgraft.ops.dropout.register import OPERATOR
 from opgraft.verify import FrameworkLevel, prove

@@ -20,7 +20,7 @@ from opgraft.kernels.geometry import row_major
 from opgraft.memo import kept
 
 CHUNK = 32
-GATHER_BYTES, BACKWARD_BLOCK, WARPS = 2048, 2048, 2  # measured on an H200 (bench/NOTES.md)
+GATHER_BYTES, BACKWARD_BLOCK, WARPS = 2048, 2048, 2  # measured on an H200 (docs/h200-notes.md)
 
 
 @triton.jit(debug=True)  # device_assert does nothing without

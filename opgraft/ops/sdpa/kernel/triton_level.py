@@ -23,7 +23,7 @@ NO_MASK, BOOL_MASK, FLOAT_MASK = 0, 1, 2
 
 
 def _blocks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grad: torch.Tensor | None = None) -> dict:
-    """Rows and columns of a tile, warps and stages, measured on an H200 (bench/NOTES.md); 16 is the least that ``tl.dot`` takes.
+    """Rows and columns of a tile, warps and stages, measured on an H200 (docs/h200-notes.md); 16 is the least that ``tl.dot`` takes.
 
     Two kinds of tile that Triton 3.6 compiles wrongly there are avoided (docs/triton.md): head dims that differ or rows that are
     not whole pieces of 16 bytes take tiles too small for the warp-group matrix unit, and a backward has no tile of 16 queries.

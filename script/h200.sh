@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One run on a GPU: every level proved (in parallel), errors against float64, routing tables, benchmarks, random copies.
 #
-#   OUT=/some/folder OPGRAFT_COMMIT=<commit> bench/h200.sh [STAGE]...      stages: prove route bench (all if none is named)
+#   OUT=/some/folder OPGRAFT_COMMIT=<commit> script/h200.sh [STAGE]...      stages: prove route bench (all if none is named)
 #
 # prove: the levels of every operator, and errors against float64. route: the routing tables, then random copies by them. bench: the cases
 # that the project set itself targets for, own and routed beside native and, if it is installed, FlagGems.
@@ -22,7 +22,7 @@ if [[ $# == 0 || " $* " == *" prove "* ]]; then
     done
     for operator in copy_ clone type_as contiguous dropout; do prove "$operator" & done
     prove item detach detach_ empty empty_like empty_strided result_type _local_scalar_dense &
-    (OUT="$OUT/evidence" python3 -W ignore bench/accuracy.py cuda >"$OUT/log/accuracy.txt" 2>&1) &
+    (OUT="$OUT/evidence" python3 -W ignore -m opgraft.bench.accuracy cuda >"$OUT/log/accuracy.txt" 2>&1) &
     wait
     tail -n 1 "$OUT"/log/accuracy.txt
     for log in "$OUT"/log/verify-*.txt; do
@@ -35,7 +35,7 @@ if [[ $# == 0 || " $* " == *" route "* ]]; then
     tail -n 6 "$OUT/log/route.txt"
     mkdir -p "$OUT/routes"
     for table in opgraft/ops/*/routes.json; do cp "$table" "$OUT/routes/$(basename "$(dirname "$table")").json"; done
-    OUT="$OUT/evidence" python3 -W ignore bench/random_copies.py cuda | tee "$OUT/log/random_copies.txt"
+    OUT="$OUT/evidence" python3 -W ignore -m opgraft.bench.random_copies cuda | tee "$OUT/log/random_copies.txt"
 fi
 if [[ $# == 0 || " $* " == *" bench "* ]]; then
     opgraft bench --platform cuda --rounds 3 --match '^(?!copy_)|copy_, (bf16|bf16 to fp32) 2|copy_, broadcast \(64|256$' \

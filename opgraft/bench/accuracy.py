@@ -1,6 +1,6 @@
 """Errors of our sdpa and embedding against float64, beside native's, on a real device.
 
-    python bench/accuracy.py [DEVICE]
+    python -m opgraft.bench.accuracy [DEVICE]
 
 Prefill from 512 to 8192, decode over 2k to 32k keys, GQA 8:1, head dims 64, 96, 128, 256, forward and backward; embedding forward
 and backward. An error is the norm of the difference over the norm of the float64 result; ours may be at most 1.5 times

@@ -1,6 +1,6 @@
 """Two hundred random copies (permutations, ranks, sizes, offsets, dtypes) with copy_ and contiguous, ours beside native.
 
-    python bench/random_copies.py [DEVICE]
+    python -m opgraft.bench.random_copies [DEVICE]
 
 By device graph over several input sets, native and ours (what the routing table chooses) in turns. Values are compared bit for
 bit. Writes evidence/<platform>/random_copies.json; says the least ratio to native and the geometric mean.

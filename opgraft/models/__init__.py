@@ -1,0 +1,1 @@
+"""Small models that the framework level trains and decodes, with and without overrides."""
