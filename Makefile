@@ -17,6 +17,7 @@ test: $(VENV)/.ready
 
 bench: $(VENV)/.ready
 	$(BIN)/opgraft bench --host
+	$(BIN)/opgraft bench --model
 
 gates: $(VENV)/.ready
 	VENV=$(VENV) script/gates/docs-and-syntax

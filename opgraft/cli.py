@@ -84,7 +84,7 @@ def doctor() -> None:
     from rich.console import Console
     from rich.padding import Padding
 
-    from opgraft import evidence, platforms
+    from opgraft import call_path, evidence, platforms
 
     console = Console(highlight=False)
     for profile in platforms.profiles().values():
@@ -97,7 +97,9 @@ def doctor() -> None:
         console.print(f"[bold]{profile.name}[/] ({profile.vendor}, device {profile.device}): {word}")
         for line in status.reason.split("; "):
             console.print(Padding(line, (0, 0, 0, 4)), markup=False)
-    console.print("\n" + "  ".join(f"{name} {version}" for name, version in evidence.versions().items()))
+    way, detail = call_path.state()
+    console.print(f"\ncall path: {'C++' if way == 'c++' else 'Python'}, {detail}", soft_wrap=True)
+    console.print("  ".join(f"{name} {version}" for name, version in evidence.versions().items()))
     console.print(f"PrivateUse1 backend of this process: {platforms.backend_name() or 'none'}")
 
 

@@ -39,10 +39,10 @@ class Installed:
             own = issubclass(override.gradient, (Gradient, Composite, NotDifferentiable))
             native = torch.library.get_kernel(overload, autograd_key).call_boxed
             unsure = uncertain(override, decide, native, lambda: self._kernels[0])
-            given = (decide, recorder(override, decide), unsure, counter) if own else (None, None, None, None)
+            given: tuple[Any, ...] = (decide, recorder(override, decide), unsure, counter) if own else (None,) * 4
             native_key = autograd_key if own else _UNUSED_AUTOGRAD_KEY
-            self._kernels.append(_kernel(overload, autograd_key, "autograd" if own else "formula", *given, native_key))
-        self._kernels.append(_kernel(overload, backend_key, "backend", decide, None, None, counter, backend_key))
+            self._kernels.append(_kernel(overload, autograd_key, "autograd" if own else "formula", native_key, *given))
+        self._kernels.append(_kernel(overload, backend_key, "backend", backend_key, decide, None, None, counter))
         # The autograd key comes first, and goes last: between the two a composite would lose its gradient.
         try:
             for kernel in self._kernels:
@@ -115,7 +115,9 @@ def _needs_autograd_key(override: Override, autograd_key: str) -> bool:
     return composed or has(override.qualified_name, autograd_key)
 
 
-def _kernel(overload: torch._ops.OpOverload, key: str, role: str, planner, record, unsure, counter, native_key: str) -> Any:
+def _kernel(
+    overload: torch._ops.OpOverload, key: str, role: str, native_key: str, planner=None, record=None, unsure=None, counter=None
+) -> Any:
     extension = call_path.extension()
     if extension is None:
         return python_path.PythonInstalled(overload, key, role, planner, record, unsure, counter, native_key)

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from .derive import has_tangent, is_traced
 WATCH_SECONDS = 0.01
 _below_autograd = torch._C._AutoDispatchBelowAutograd
 _any_requires_grad = torch._C._any_requires_grad
+_data_address = torch._C._data_address  # type: ignore[attr-defined]
 _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
@@ -85,7 +86,18 @@ class Tallies:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    return torch._C._data_address(tensor)  # data_ptr() would make a lazy clone a real one
+    # Of the storage; data_ptr() would make a lazy clone a real one.
+    return _data_address(tensor) + tensor.storage_offset() * tensor.dtype.itemsize
+
+
+def _flat(values) -> Iterator[Any]:
+    """Arguments one by one, those in lists with the lists' lengths before them."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield len(value)
+            yield from _flat(value)
+        else:
+            yield value
 
 
 def signature(args: tuple, kwargs: dict) -> Hashable:
@@ -93,7 +105,7 @@ def signature(args: tuple, kwargs: dict) -> Hashable:
     words: list[Any] = [call_path.forced(), torch.get_default_dtype()]
     spans: list[tuple[int, int]] = []
     grad = False
-    for value in itertools.chain(args, kwargs.items()):
+    for value in _flat((args, *kwargs.items())):
         if not isinstance(value, torch.Tensor):
             words.append((type(value), value))  # 1, 1.0 and True are equal
             continue
@@ -122,7 +134,7 @@ class _Site:
         self.library: torch.library.Library | None = None
         self.live: PythonInstalled | None = None
         self.claimed = False
-        self.native: Callable[..., Any] | None = None
+        self.native: Any = None
         self.callers: set[int] = set()
         self.when_gone: list[Callable[[], None]] = []
 
@@ -247,7 +259,7 @@ def _kernel(site: _Site, role: str) -> Callable[..., Any]:
     def kernel(keyset, *args, **kwargs):
         if wrap is not None:
             args = wrap(args)
-        live, native = site.live, functools.partial(site.native, keyset)  # type: ignore[arg-type]
+        live, native = site.live, functools.partial(site.native, keyset)
         site.callers.add(threading.get_ident())
         if role == "formula" or live is None or call_path.inside():
             return native(*args, **kwargs)

@@ -14,6 +14,7 @@ import os
 import pathlib
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -127,7 +128,7 @@ def main() -> int:
 
 os.environ["OPGRAFT_ROUTE"] = "own"
 DEVICE = sys.argv[1] if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "cuda"
-PROFILE = platforms.profile_for_device(torch.device(DEVICE).type)
+PROFILE: Any = platforms.profile_for_device(torch.device(DEVICE).type)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -47,7 +47,7 @@ def run(names: list[str] | None, platform: str, rounds: int) -> dict[str, Any]:
     wanted = names or [o.name for o in catalogue.select(None)]
     found: dict[str, Any] = {}
     for name in wanted:
-        level = load_level(name, "op")
+        level: Any = load_level(name, "op")
         if level.operator.refusal is not None:
             continue
         args = level.sample.arguments(profile.device)

@@ -31,7 +31,7 @@ def _llama(device: str, dtype: torch.dtype) -> torch.nn.Module:
         max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=0,
     )  # fmt: skip
     torch.manual_seed(0)
-    return LlamaForCausalLM(config).to(device, dtype)
+    return LlamaForCausalLM(config).to(dtype).to(device)  # type: ignore[arg-type]
 
 
 def _ids(device: str) -> torch.Tensor:
@@ -55,7 +55,7 @@ def _generation(device: str, dtype: torch.dtype) -> Run:
 
     def generate() -> None:
         with torch.inference_mode():
-            model.generate(prompt, max_new_tokens=64, min_new_tokens=64, do_sample=False)
+            model.generate(prompt, max_new_tokens=64, min_new_tokens=64, do_sample=False)  # type: ignore[operator]
 
     return generate
 
@@ -67,7 +67,7 @@ def _vit(device: str, dtype: torch.dtype) -> Run:
         hidden_size=64, num_hidden_layers=4, num_attention_heads=4, intermediate_size=128, image_size=64, patch_size=16
     )
     torch.manual_seed(0)
-    model = ViTModel(config).to(device, dtype).eval()
+    model = ViTModel(config).to(dtype).to(device).eval()  # type: ignore[arg-type]
     image = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(1)).to(device, dtype)
 
     def forward() -> None:

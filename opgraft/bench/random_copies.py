@@ -13,6 +13,7 @@ import pathlib
 import random
 import statistics
 import sys
+from typing import Any
 
 import torch
 
@@ -73,7 +74,8 @@ def replayed(graph, number):
 
 def main() -> None:
     torch.cuda.set_stream(torch.cuda.Stream())
-    generator, results = random.Random(SEED), []
+    generator = random.Random(SEED)
+    results: list[dict[str, Any]] = []
     while len(results) < CASES:
         torch.manual_seed(len(results))
         name, arguments, call = make(generator)
@@ -112,5 +114,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     DEVICE = sys.argv[1] if len(sys.argv) > 1 else "cuda"
-    PROFILE = platforms.profile_for_device(torch.device(DEVICE).type)
+    PROFILE: Any = platforms.profile_for_device(torch.device(DEVICE).type)
     main()

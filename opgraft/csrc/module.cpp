@@ -70,6 +70,7 @@ class Installed {
     if (site_->live.load() == live_.get()) {
       site_->live.store(nullptr);
       site_->retire(std::exchange(site_->current, nullptr));
+      site_->retire(live_->forget());
     }
     site_->sweep();
   }

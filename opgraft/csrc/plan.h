@@ -223,8 +223,24 @@ struct Live : std::enable_shared_from_this<Live> {
     return plans_.size();
   }
   void remember(std::unique_ptr<Plan> plan, const Signature& signature);
+  // Leaves its plans behind, for whoever is still among them.
+  std::shared_ptr<void> forget() {
+    std::lock_guard<std::mutex> lock(writing());
+    return take(64);
+  }
 
  private:
+  struct Old {
+    std::unique_ptr<Table> table;
+    std::vector<std::unique_ptr<Plan>> plans;
+  };
+  std::shared_ptr<Old> take(size_t capacity) {
+    auto old = std::make_shared<Old>();
+    old->table.reset(table.exchange(new Table(capacity)));
+    old->plans.swap(plans_);
+    return old;
+  }
+
   std::unordered_map<std::string, std::unique_ptr<Tally>> handed_;
   std::vector<std::unique_ptr<Plan>> plans_;
 };
@@ -302,21 +318,14 @@ inline void Live::remember(std::unique_ptr<Plan> plan, const Signature& signatur
     std::lock_guard<std::mutex> lock(writing());
     Table* now = table.load();
     if (now->find(signature, plan->hash)) return;  // another thread was first
-    if (plans_.size() >= most_plans || 2 * (plans_.size() + 1) > now->mask) {
-      struct Old {
-        std::unique_ptr<Table> table;
-        std::vector<std::unique_ptr<Plan>> plans;
-      };
-      auto retired = std::make_shared<Old>();
-      retired->table.reset(now);
-      const bool anew = plans_.size() >= most_plans;
-      if (anew) retired->plans.swap(plans_);
-      now = new Table(anew ? 64 : 2 * (now->mask + 1));
-      for (auto& p : plans_) now->insert(p.get());
-      table.store(now);
-      old = retired;
+    if (plans_.size() >= most_plans) {
+      old = take(64);
+    } else if (2 * (plans_.size() + 1) > now->mask) {
+      auto larger = std::make_unique<Table>(2 * (now->mask + 1));
+      for (auto& p : plans_) larger->insert(p.get());
+      old = std::shared_ptr<Table>(table.exchange(larger.release()));
     }
-    now->insert(plan.get());
+    table.load()->insert(plan.get());
     plans_.push_back(std::move(plan));
   }
   if (old) {

@@ -155,7 +155,7 @@ def render(folder: pathlib.Path, reports: bool = True) -> list[pathlib.Path]:
         reports: whether to write the REPORT.md of each operator with a record into its own folder.
 
     Returns:
-        The pages: ``matrix.md`` beside the records, then the reports, then PLATFORM.md and MERGE.md of operators with routes.
+        The pages: ``matrix.md`` and ``speed.md`` beside the records, then the reports, then PLATFORM.md and MERGE.md of operators with routes.
     """
     entries = read(folder)
     templates = jinja2.Environment(
@@ -163,6 +163,9 @@ def render(folder: pathlib.Path, reports: bool = True) -> list[pathlib.Path]:
         keep_trailing_newline=True, undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     pages = {folder / "matrix.md": templates.get_template("matrix.md.j2").render(table=matrix(entries), levels=COLUMNS)}
+    figures = {name: _figures(folder, name) for name in ("host", "model")}
+    if any(figures.values()):
+        pages[folder / "speed.md"] = templates.get_template("speed.md.j2").render(**figures)
     for name in catalogue.modules() if reports else ():
         own = [e for e in entries if e["operator"] == name]
         if own:
@@ -175,6 +178,11 @@ def render(folder: pathlib.Path, reports: bool = True) -> list[pathlib.Path]:
     for path, text in pages.items():
         path.write_text(text, encoding="utf-8")
     return list(pages)
+
+
+def _figures(folder: pathlib.Path, name: str) -> list[dict[str, Any]]:
+    """Records of measurements of every platform (:func:`write_figures`)."""
+    return [json.loads(p.read_text(encoding="utf-8")) for p in sorted(folder.glob(f"*/{name}.json"))]
 
 
 def _binding_pages(name: str, entries: list[dict[str, Any]], templates: jinja2.Environment) -> dict[pathlib.Path, str]:
