@@ -9,9 +9,10 @@ import torch
 from rich.console import Console
 
 from opgraft import platforms
+from opgraft.evidence import LEVELS
 
 from .compare import assert_same
-from .levels import LEVELS, ready, synchronize
+from .levels import ready, synchronize
 from .run import load_level, run_level
 
 

@@ -13,10 +13,11 @@ from rich.table import Table
 
 from opgraft import catalogue, evidence
 from opgraft.a1 import Composite, Gradient
+from opgraft.evidence import LEVELS
 from opgraft.platforms import Profile
 
 from .engine_level import ENGINES, EngineLevel, run_ahead
-from .levels import LEVELS, Level, Result, load_level, ready, run_check
+from .levels import Level, Result, load_level, ready, run_check
 
 #: The project's own records; the operators' REPORT.md are rendered from these, not from a trial elsewhere.
 OWN_RECORDS = pathlib.Path("evidence")
