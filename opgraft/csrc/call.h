@@ -41,6 +41,10 @@ inline at::Tensor allocate(const Output& out) {
   return made;
 }
 
+inline void* stream_of(const c10::impl::VirtualGuardImpl& devices, c10::Device device) {
+  return device.is_cpu() ? nullptr : devices.getStreamNativeHandle(devices.getStream(device));
+}
+
 // The result, or nothing where Python has to do it: a profiler watches launches, an address is less aligned than at first, this
 // thread has no context of the device yet.
 inline std::optional<at::Tensor> carry_out(const Steps& steps, const at::Tensor* const* arguments) {
@@ -52,7 +56,7 @@ inline std::optional<at::Tensor> carry_out(const Steps& steps, const at::Tensor*
     const c10::impl::VirtualGuardImpl devices(steps.device.type());
     const auto current = devices.getDevice();
     if (current != steps.device) devices.setDevice(steps.device);
-    void* const stream = devices.getStreamNativeHandle(devices.getStream(steps.device));
+    void* const stream = stream_of(devices, steps.device);
     bool first = true, refused = false;
     for (const auto& launch : steps.launches) {
       c10::SmallVector<void*, 32> values, parameters;
@@ -150,6 +154,7 @@ inline void answer(const c10::OperatorHandle& op, Stack& stack, const pybind11::
   }
 }
 
+// Nothing if the device does not tell its stream's handle.
 std::unique_ptr<Steps> steps_from_python(const Site& site, pybind11::handle direct);  // module.cpp
 
 // What a planner answered, as a plan.
@@ -210,10 +215,8 @@ inline void in_python(Site& site, const std::shared_ptr<Live>& live, const Signa
         live->count(live->own);
         const Inside guard;
         const pybind11::tuple both = call_python(callable.attr("first"), args, kwargs);
-        if (!both[1].is_none()) {
-          plan->kind = Plan::steps;
-          plan->launched = steps_from_python(site, both[1]);
-        }
+        if (!both[1].is_none()) plan->launched = steps_from_python(site, both[1]);
+        if (plan->launched) plan->kind = Plan::steps;
         live->remember(std::move(plan), signature);
         return answer(site.op, stack, both[0]);
       }

@@ -95,6 +95,13 @@ static at::ScalarType dtype_of(py::handle h) { return reinterpret_cast<THPDtype*
 
 std::unique_ptr<Steps> steps_from_python(const Site& site, py::handle direct) {
   auto steps = std::unique_ptr<Steps>(new Steps{direct.attr("device").cast<c10::Device>()});
+  if (py::len(direct.attr("launches"))) {
+    try {
+      stream_of(c10::impl::VirtualGuardImpl(steps->device.type()), steps->device);
+    } catch (const c10::Error&) {
+      return nullptr;
+    }
+  }
   for (py::handle out : direct.attr("outputs")) {
     Output o{{}, {}, out.attr("span").cast<int64_t>(), dtype_of(out.attr("dtype")), out.attr("device").cast<c10::Device>(),
              out.attr("primitive").cast<bool>()};

@@ -288,6 +288,18 @@ def _launch(dst: Geometry, src: Geometry, aligned: int) -> Launch:
     )  # fmt: skip
 
 
+def between_devices(one: torch.Tensor, other: torch.Tensor) -> str:
+    """Why the engine does not take a copy between these two, which lie on different devices."""
+    if one.device.type == other.device.type:
+        return "between device indexes"
+    return f"between {one.device.type} and {other.device.type}"
+
+
+def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether a tensor of ``shape`` can be expanded to the shape ``to``."""
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to)))
+
+
 def overlaps_itself(tensor: torch.Tensor) -> bool:
     """Whether two elements of a tensor certainly share memory, by PyTorch's own quick test."""
     return torch._debug_has_internal_overlap(tensor) == 1

@@ -121,7 +121,7 @@ class Launch:
 
         Returns:
             None where more is needed than one C function with the kernel's parameters: an interpreted kernel, one with scratch memory or
-            clusters, or one whose parameters are not those that its signature says.
+            clusters, one whose parameters the driver does not tell (CUDA before 12.4), or tells otherwise than its signature.
         """
         if self._empty:
             return Direct(self.kernel.fn.__name__, 0, (0, 0, 0), 0, 0, ())
@@ -135,13 +135,10 @@ class Launch:
         parameters = _parameters(compiled, self.kernel, list(operands), self.numbers)
         if not all(plain) or parameters is None:
             return None
-        sizes = _parameter_sizes(compiled.function)
-        if sizes is not None:
-            own = [8 if isinstance(p, int) else len(p) for p in parameters]
-            scratch = sizes[len(own) :]  # Triton's pointers to scratch memory, of which there is none
-            if sizes[: len(own)] != own or any(n != 8 for n in scratch):
-                return None
-            parameters += [bytes(8)] * len(scratch)
+        sizes, own = _parameter_sizes(compiled.function), [8 if isinstance(p, int) else len(p) for p in parameters]
+        if sizes is None or sizes[: len(own)] != own:
+            return None
+        parameters += [bytes(n) for n in sizes[len(own) :]]  # Triton's pointers to scratch memory, of which there is none
         threads = metadata.num_warps * getattr(metadata.target, "warp_size", 32)
         return Direct(self.kernel.fn.__name__, compiled.function, self._three, threads, metadata.shared, tuple(parameters))
 

@@ -1,5 +1,6 @@
 """The call path: what is decided once and for which calls, counts, threads, errors, and where it comes from. On either path."""
 
+import ctypes
 import gc
 import os
 import subprocess
@@ -9,6 +10,7 @@ import threading
 import time
 import weakref
 
+import numpy as np
 import pytest
 import torch
 
@@ -350,3 +352,145 @@ def test_a_build_for_another_pytorch_is_not_loaded(tmp_path, monkeypatch):
     (tmp_path / "built.so").write_text("would crash")
     (tmp_path / "made_for.json").write_text('{"torch": "1.0", "python": "x", "source": "y"}')
     assert build.load() == (None, "nothing to build with")
+
+
+class Launched:
+    """A prepared call that a C function launches, as on a chip: here a callback that takes cuLaunchKernel's arguments and doubles memory."""
+
+    def __init__(self, outputs, operands, result, launches=1, numbers=(b"\x06\0\0\0\0\0\0\0",), hooks=None, errors=()):
+        from opgraft.kernels.launch import Direct
+        from opgraft.kernels.steps import DirectSteps
+
+        self.calls, self.in_python, self.errors, self.hooks = [], 0, list(errors), hooks
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+        self.callback = prototype(self._launch)
+        direct = Direct("double", 77, (3, 2, 1), 128, 64, (*operands, *numbers))
+        address = ctypes.cast(self.callback, ctypes.c_void_p).value
+        self.direct = DirectSteps(torch.device("cpu"), outputs, (direct,) * launches, result, address, hooks)
+        self.outputs, self.operands, self.result, self.launches = outputs, operands, result, launches
+
+    def _launch(self, function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):
+        error = self.errors.pop(0) if self.errors else 0
+        self.calls.append((function, (gx, gy, gz), (bx, by, bz), shared, stream, extra, error))
+        if error:
+            return error
+        slots = (ctypes.c_void_p * 3).from_address(parameters)
+        to, frm = (ctypes.c_void_p.from_address(slots[i]).value for i in (0, 1))
+        numel = ctypes.c_int32.from_address(slots[2]).value
+        source, target = (np.frombuffer((ctypes.c_float * numel).from_address(a), np.float32) for a in (frm, to))
+        target[:] = source * 2
+        return 0
+
+    def __call__(self, *args, **kwargs):
+        self.in_python += 1
+        outputs = [out.allocate() for out in self.outputs]
+        tensors = [args[i] if i >= 0 else outputs[-1 - i] for i in self.operands]
+        tensors[0].copy_(tensors[1] * 2)
+        return args[self.result] if self.result >= 0 else outputs[-1 - self.result]
+
+    def first(self, *args, **kwargs):
+        return self(*args, **kwargs), self.direct
+
+
+def launched(schema, made):
+    """An operator whose kernel is ``made``."""
+    kernel = lambda *args, **kwargs: made(*args, **kwargs)  # noqa: E731
+    kernel.prepare = lambda *args, **kwargs: made
+    name = schema.partition("::")[2].partition("(")[0]
+
+    def unsupported(self):
+        return None if self.dtype is torch.float32 and self.numel() == 6 else "not of the test"
+
+    return Operator(name, (Override(schema, {"torch": kernel}, unsupported),)).register_a1("CPU")
+
+
+def output(shape=(6,), stride=(1,)):
+    from opgraft.kernels import Output
+
+    return Output(shape, stride, torch.float32, torch.device("cpu"))
+
+
+@only_cpp
+def test_a_launch_without_python():
+    """Outputs, operands, numbers, grid, block and shared memory, as planned; the first call alone runs in Python."""
+    made = Launched((output((2, 3), (3, 1)),), (-1, 0), -1)
+    with launched(CLONE, made) as registration:
+        for n in range(4):
+            source = (torch.arange(6.0) + n).view(2, 3)
+            got = source.clone()
+            assert got.stride() == (3, 1) and torch.equal(got, 2 * source)
+    assert made.in_python == 1 and registration.hits == 4
+    assert made.calls == [(77, (3, 2, 1), (128, 1, 1), 64, None, None, 0)] * 3
+
+
+@only_cpp
+def test_a_launch_that_writes_an_argument():
+    made = Launched((), (0, 1), 0)
+    target = torch.zeros(6)
+    with launched(COPY, made):
+        for n in range(3):
+            source, version = torch.arange(6.0) + n, target._version
+            assert target.copy_(source) is target and torch.equal(target, 2 * source) and target._version == version + 1
+    assert len(made.calls) == 2
+
+
+@only_cpp
+def test_a_lazily_cloned_argument_is_copied_before_it_is_written():
+    made = Launched((), (0, 1), 0)
+    original, source = torch.ones(6), torch.arange(6.0)
+    with launched(COPY, made):
+        for _ in range(2):
+            lazy = torch._lazy_clone(original)
+            lazy.copy_(source)
+            assert torch.equal(lazy, 2 * source) and torch.equal(original, torch.ones(6))
+
+
+@only_cpp
+def test_python_launches_while_a_profiler_watches():
+    hooks = []
+    made = Launched((output(),), (-1, 0), -1, hooks=hooks)
+    source = torch.arange(6.0)
+    with launched(CLONE, made):
+        source.clone(), source.clone()
+        assert (made.in_python, len(made.calls)) == (1, 1)
+        hooks.append(print)
+        assert torch.equal(source.clone(), 2 * source) and (made.in_python, len(made.calls)) == (2, 1)
+        hooks.clear()
+        source.clone()
+        assert (made.in_python, len(made.calls)) == (2, 2)
+
+
+@only_cpp
+def test_a_launch_that_fails():
+    """At once: Python launches, which makes a context of the device or says what is wrong. After others: an error that names the kernel."""
+    source = torch.arange(6.0)
+    made = Launched((output(),), (-1, 0), -1, errors=[201])
+    with launched(CLONE, made) as registration:
+        source.clone()
+        assert torch.equal(source.clone(), 2 * source) and made.in_python == 2 and registration.hits == 2
+    made = Launched((output(),), (-1, 0), -1, launches=2, errors=[0, 700])
+    with launched(CLONE, made):
+        source.clone()
+        with pytest.raises(RuntimeError, match="kernel double: the launch failed with error 700"):
+            source.clone()
+        assert not call_path.inside()
+
+
+@only_cpp
+def test_steps_keep_no_tensor_and_run_in_every_thread():
+    made = Launched((output(),), (-1, 0), -1)
+    with launched(CLONE, made) as registration:
+        wrong = []
+
+        def caller():
+            for n in range(50):
+                source = torch.arange(6.0) + n
+                if not torch.equal(source.clone(), 2 * source):
+                    wrong.append(n)
+
+        threads = [threading.Thread(target=caller) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong and registration.hits == 200

@@ -1,13 +1,20 @@
 """Every Triton kernel compiles for chips that are not here: NVIDIA sm_80, sm_90, sm_100 and AMD gfx942. Compiled only."""
 
+import re
+import sys
+
 import pytest
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import MockTensor, create_function_from_signature
 
+from opgraft.kernels import copy_engine
 from opgraft.kernels.copy_engine import flat_copy_kernel, grouped_copy_kernel, tile_copy_kernel
 from opgraft.ops.dropout.kernel.triton_level import masked_scale_kernel
 from opgraft.ops.embedding.kernel.triton_level import (
+    _gather_launch,
     chunk_sums_kernel,
     gather_kernel,
     narrow_kernel,
@@ -21,6 +28,7 @@ from opgraft.ops.sdpa.kernel.flash import (
     attention_queries_backward_kernel,
 )
 
+launch_module = sys.modules["opgraft.kernels.launch"]
 TARGETS = {
     "sm_80": (GPUTarget("cuda", 80, 32), "cubin"),
     "sm_90": (GPUTarget("cuda", 90, 32), "cubin"),
@@ -134,6 +142,48 @@ def test_compiles(launch, target):
     machine, binary = TARGETS[target]
     compiled = triton.compile(ASTSource(kernel, signature, places), target=machine)
     assert len(compiled.asm[binary]) > 0
+
+
+def _with_launch(launch, dtypes):
+    """The kernel compiled for sm_90 as its :class:`Launch` runs it, with tensors of these dtypes."""
+    kernel, backend = launch.kernel, make_backend(TARGETS["sm_90"][0])
+    words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    tensors = [MockTensor(words[w] if w else d) for d, w in zip(dtypes, (*launch.words, *[None] * len(dtypes)))]
+    binder = create_function_from_signature(kernel.signature, kernel.params, backend)
+    given, specialization, options = binder(*tensors, *launch.numbers, **launch.meta)
+    options, signature, constants, attributes = kernel._pack_args(backend, launch.meta, given, specialization, options)
+    source = ASTSource(kernel, signature, constants, attributes)
+    return triton.compile(source, target=TARGETS["sm_90"][0], options=options.__dict__)
+
+
+def _launches():
+    cuda = torch.device("cuda", 0)  # planning needs no such device
+    copies = {
+        "flat": ((256,), (1,), (1,), torch.bfloat16, torch.bfloat16),
+        "cast": ((1000,), (1,), (1,), torch.float32, torch.bfloat16),
+        "transposed": ((33, 65), (65, 1), (1, 33), torch.bfloat16, torch.bfloat16),
+        "of five dimensions": ((4, 5, 6, 7, 3), (630, 126, 21, 3, 1), (1, 4, 20, 120, 840), torch.bfloat16, torch.bfloat16),
+        "of one element": ((1,), (1,), (1,), torch.int8, torch.float64),
+        "past 32 bits": ((3, 2**30), (2**31, 1), (2**31, 1), torch.float16, torch.float32),
+    }
+    for name, (shape, to, frm, dtype, source) in copies.items():
+        dst, src = (copy_engine.Geometry(t, shape, s, cuda) for t, s in ((dtype, to), (source, frm)))
+        yield f"copy {name}", copy_engine._launch(dst, src, 0), (dtype, source)
+    for rows, count in ((100, 7), (2**33, 1)):
+        weight = torch.empty(rows, 48, dtype=torch.bfloat16, device="meta")
+        yield f"gather of {count} from {rows}", _gather_launch(weight, count), (torch.bfloat16, torch.bfloat16, torch.int64)
+
+
+@pytest.mark.parametrize("name, launch, dtypes", [pytest.param(*given, id=given[0]) for given in _launches()])
+def test_what_is_launched_directly_has_the_kernels_parameters(name, launch, dtypes):
+    """Their number and sizes as the compiled kernel declares them; after them Triton's two pointers to scratch memory."""
+    compiled = _with_launch(launch, dtypes)
+    entry = compiled.asm["ptx"].partition(".entry")[2].partition(")")[0]
+    declared = [int(bits) // 8 for bits in re.findall(r"\.param\s+\.[a-z]+?(\d+)", entry)]
+    operands = list(range(len(dtypes)))
+    given = launch_module._parameters(compiled, launch.kernel, operands, launch.numbers)
+    assert [8 if isinstance(p, int) else len(p) for p in given] + [8, 8] == declared
+    assert given[: len(operands)] == operands
 
 
 def test_every_kernel_is_here():

@@ -51,13 +51,10 @@ register_a1 = OPERATOR.register_a1
 
 
 def contiguous_aten(x: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
-    """Run the kernel of ``x``'s platform directly, without the dispatcher.
+    """Run the kernel of ``x``'s platform directly: ``x`` itself if it lies in the format already, else a copy without a gradient.
 
     Args:
         x: any shape, strides and dtype.
         memory_format: as in ``Tensor.contiguous``.
-
-    Returns:
-        ``x`` itself if it lies in the format already, else a copy. No gradient is recorded.
     """
     return OPERATOR.call(x, memory_format=memory_format)

@@ -13,14 +13,10 @@ from opgraft.routing import Features
 def unsupported(self: torch.Tensor, src: torch.Tensor) -> str | None:
     """The kernels copy within one device, between tensors that do not overlap. What native refuses, native answers."""
     if self.device != src.device:
-        return (
-            f"between {self.device.type} and {src.device.type}"
-            if self.device.type != src.device.type
-            else "between device indexes"
-        )
+        return copy_engine.between_devices(self, src)
     if self.is_conj() or self.is_neg():
         return "conj or neg bit set on the destination"
-    if self.shape != src.shape and not _broadcasts(src.shape, self.shape):
+    if not copy_engine.broadcasts(src.shape, self.shape):
         return "shapes do not broadcast, which native refuses"
     if self.layout is not torch.strided or self.is_quantized:
         return f"destination of layout {self.layout}, quantized {self.is_quantized}"
@@ -31,10 +27,6 @@ def unsupported(self: torch.Tensor, src: torch.Tensor) -> str | None:
     if self.dim() > copy_engine.MAX_RANK:
         return f"rank over {copy_engine.MAX_RANK}"
     return copy_engine.unsupported(self.dtype, src)
-
-
-def _broadcasts(shape, to) -> bool:
-    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to)))
 
 
 def features(self: torch.Tensor, src: torch.Tensor) -> Features:
@@ -58,14 +50,11 @@ register_a1 = OPERATOR.register_a1
 
 
 def copy__aten(x: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """Run the kernel of ``x``'s platform directly, without the dispatcher.
+    """Run the kernel of ``x``'s platform directly, without the dispatcher; returns ``x``. No gradient is recorded.
 
     Args:
         x: the destination; any strides, no two elements in one place.
         src: any dtype, any strides, of a shape that broadcasts to ``x``'s.
         non_blocking: passed on where native answers.
-
-    Returns:
-        ``x``. No gradient is recorded.
     """
     return OPERATOR.call(x, src, non_blocking)

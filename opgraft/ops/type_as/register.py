@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from opgraft.a1 import Gradient, Operator, Override
+from opgraft.a1 import Operator, Override
 from opgraft.kernels import copy_engine
 from opgraft.kernels.geometry import like_strides
+from opgraft.ops.type_as.gradient import CastBack
 from opgraft.ops.type_as.kernel import torch_level, triton_level
 from opgraft.routing import Features
 
@@ -14,11 +15,7 @@ from opgraft.routing import Features
 def unsupported(self: torch.Tensor, other: torch.Tensor) -> str | None:
     """The kernels cast within one device; where native returns the tensor itself, native answers."""
     if self.device != other.device:
-        return (
-            f"between {self.device.type} and {other.device.type}"
-            if self.device.type != other.device.type
-            else "between device indexes"
-        )
+        return copy_engine.between_devices(self, other)
     if self.dtype == other.dtype:
         return "of that dtype already: the tensor itself is returned"
     if other.layout is not torch.strided or other.is_quantized:
@@ -29,20 +26,6 @@ def unsupported(self: torch.Tensor, other: torch.Tensor) -> str | None:
 def features(self: torch.Tensor, other: torch.Tensor) -> Features:
     """The copy engine's."""
     return copy_engine.features(other.dtype, self, self.shape, like_strides(self, torch.preserve_format))
-
-
-class CastBack(Gradient):
-    """The gradient is cast back to the input's dtype."""
-
-    @staticmethod
-    def save(ctx, self: torch.Tensor) -> None:  # type: ignore[override]
-        """Keep the input's dtype."""
-        ctx.dtype = self.dtype
-
-    @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> tuple:
-        """(gradient of self, none for other)."""
-        return grad.to(ctx.dtype), None
 
 
 OPERATOR = Operator(
