@@ -28,14 +28,16 @@ inline at::Tensor allocate(const Output& out) {
   static const auto strided = c10::Dispatcher::singleton().findSchemaOrThrow("aten::empty_strided", "");
   static const auto dense = c10::Dispatcher::singleton().findSchemaOrThrow("aten::empty", "memory_format");
   using Some = std::optional<bool>;
-  if (!out.primitive)
+  if (!out.primitive && !out.row_major)
     return entry_of(strided).lookup(key).call<at::Tensor, c10::SymIntArrayRef, c10::SymIntArrayRef, std::optional<at::ScalarType>,
                                               std::optional<at::Layout>, std::optional<at::Device>, Some>(
         strided, key, out.sizes, out.strides, out.dtype, c10::kStrided, out.device, Some());
   const c10::SymInt span(out.span);
+  const auto sizes = out.row_major ? c10::SymIntArrayRef(out.sizes) : c10::SymIntArrayRef(&span, 1);
   auto made = entry_of(dense).lookup(key).call<at::Tensor, c10::SymIntArrayRef, std::optional<at::ScalarType>, std::optional<at::Layout>,
                                               std::optional<at::Device>, Some, std::optional<at::MemoryFormat>>(
-      dense, key, c10::SymIntArrayRef(&span, 1), out.dtype, c10::kStrided, out.device, Some(), std::nullopt);
+      dense, key, sizes, out.dtype, c10::kStrided, out.device, Some(), std::nullopt);
+  if (out.row_major) return made;
   made.unsafeGetTensorImpl()->set_sizes_and_strides(C10_AS_INTARRAYREF_SLOW(c10::SymIntArrayRef(out.sizes)),
                                                     C10_AS_INTARRAYREF_SLOW(c10::SymIntArrayRef(out.strides)));
   return made;

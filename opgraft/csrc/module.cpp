@@ -1,4 +1,5 @@
 // opgraft's call path, as Python sees it: sites, registrations, counts.
+#include <c10/util/strides.h>
 #include <pthread.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/extension.h>
@@ -105,8 +106,11 @@ std::unique_ptr<Steps> steps_from_python(const Site& site, py::handle direct) {
   for (py::handle out : direct.attr("outputs")) {
     Output o{{}, {}, out.attr("span").cast<int64_t>(), dtype_of(out.attr("dtype")), out.attr("device").cast<c10::Device>(),
              out.attr("primitive").cast<bool>()};
-    for (auto n : out.attr("size").cast<std::vector<int64_t>>()) o.sizes.emplace_back(n);
-    for (auto n : out.attr("stride").cast<std::vector<int64_t>>()) o.strides.emplace_back(n);
+    const auto sizes = out.attr("size").cast<std::vector<int64_t>>(), strides = out.attr("stride").cast<std::vector<int64_t>>();
+    o.sizes.assign(sizes.begin(), sizes.end());
+    o.strides.assign(strides.begin(), strides.end());
+    const auto dense = c10::contiguous_strides(sizes);
+    o.row_major = c10::IntArrayRef(dense).equals(strides);
     steps->outputs.push_back(std::move(o));
   }
   for (py::handle given : direct.attr("launches")) {

@@ -50,7 +50,8 @@ struct Output {
   int64_t span;  // elements from the first to the last
   at::ScalarType dtype;
   c10::Device device;
-  bool primitive;  // made from `empty`, for the override of empty_strided itself
+  bool primitive;           // made from `empty`, for the override of empty_strided itself
+  bool row_major = false;  // as `empty` makes it
 };
 
 struct Parameter {
