@@ -66,7 +66,7 @@ def training(*tensors: Maybe) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
-def features(query, key, value, attn_mask: Maybe, dropout_p: float, is_causal: bool) -> Features:
+def features(query, key, value, attn_mask: Maybe = None, dropout_p: float = 0.0, is_causal: bool = False) -> Features:
     """The route ``decode`` (one query) or ``prefill``; causal, masked and dropout calls and head dims apart; size is the
     number of scores. Training is apart from inference, since it pays for the backward too."""
     route = "decode" if query.shape[-2] == 1 else "prefill"
