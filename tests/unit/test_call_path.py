@@ -50,7 +50,7 @@ def _native(name, overload="default"):
 
 
 x = torch.randn(4, 6)
-buffer = torch.zeros(64, dtype=torch.uint8)
+buffer = torch.zeros(80, dtype=torch.uint8)
 complex_ = torch.randn(3, dtype=torch.complex64)
 zero = torch._efficientzerotensor(3)
 #: Pairs of calls of one operator that a decision may tell apart.
@@ -68,7 +68,7 @@ DIFFERENT = {
     "conj bit": (CLONE, lambda: complex_.clone(), lambda: torch._conj(complex_).clone()),
     "neg bit": (CLONE, lambda: torch.zeros(3).clone(), lambda: torch._neg_view(torch.zeros(3)).clone()),
     "shared memory": (COPY, lambda: x[0].copy_(x[1]), lambda: x[0, :3].copy_(x[0, 2:5])),
-    "how much is shared": (COPY, lambda: buffer[0:8].copy_(buffer[4:12]), lambda: buffer[0:8].copy_(buffer[5:13])),
+    "how much is shared": (COPY, lambda: buffer[0:40].copy_(buffer[16:56]), lambda: buffer[0:40].copy_(buffer[32:72])),
     "a flag": (COPY, lambda: torch.zeros(3).copy_(torch.ones(3), True), lambda: torch.zeros(3).copy_(torch.ones(3), False)),
     "a number": (ADD, lambda: torch.add(x, x, alpha=1), lambda: torch.add(x, x, alpha=2)),
     "a number's kind": (ADD, lambda: torch.add(x, x, alpha=1), lambda: torch.add(x, x, alpha=1.0)),
