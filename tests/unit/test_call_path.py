@@ -192,6 +192,41 @@ def test_an_error_reaches_the_caller_and_the_next_call_is_ours(where):
     assert registration.hits == 3
 
 
+@pytest.mark.parametrize("reason", [None, "by design"])
+def test_what_a_call_calls_in_turn_is_natives(reason):
+    """Whether our kernel runs or native's: native's `contiguous` calls clone, and so does the kernel here."""
+    outer, _ = asked("aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=contiguous_format) -> Tensor(a)",
+                     lambda self, memory_format=None: self.clone(), NotDifferentiable, reason)  # fmt: skip
+    inner, _ = asked(CLONE, _native("clone"))
+    with outer.register_a1("CPU") as contiguous, inner.register_a1("CPU") as clone:
+        for n in range(3):
+            assert torch.equal(x.t().contiguous(), x.t()) and (contiguous.hits, clone.hits) == (n + 1, n)
+            assert torch.equal(x.clone(), x) and clone.hits == n + 1
+
+
+FORWARD_AD = {
+    "contiguous": lambda a: a.t().contiguous(),
+    "type_as": lambda a: a.type_as(torch.zeros(1, dtype=torch.float64)),
+    "dropout": lambda a: torch.nn.functional.dropout(a, 0.5, training=False),
+    "clone": lambda a: a.clone(),
+    "sdpa": lambda a: torch.nn.functional.scaled_dot_product_attention(a[None], a[None], a[None]),
+}
+
+
+@pytest.mark.parametrize("operator", FORWARD_AD)
+def test_a_tangent_is_kept(operator):
+    """Forward-mode AD, also of calls whose twins without a tangent are planned."""
+    call, tangent = FORWARD_AD[operator], torch.randn(4, 6)
+    forward_ad = torch.autograd.forward_ad
+    with torch.no_grad() if operator == "sdpa" else torch.enable_grad(), forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, tangent)
+        want = forward_ad.unpack_dual(call(dual))
+        with opgraft.use(operator, platform="cpu"):
+            for _ in range(2):
+                torch.testing.assert_close(call(x), want.primal)
+                torch.testing.assert_close(tuple(forward_ad.unpack_dual(call(dual))), tuple(want))
+
+
 def test_what_is_declared_takes_the_arguments_that_it_names():
     seen = []
 
@@ -443,6 +478,28 @@ def test_a_lazily_cloned_argument_is_copied_before_it_is_written():
             lazy = torch._lazy_clone(original)
             lazy.copy_(source)
             assert torch.equal(lazy, 2 * source) and torch.equal(original, torch.ones(6))
+
+
+@only_cpp
+def test_a_less_aligned_output_is_launched_anew_from_python():
+    """A kernel is compiled for addresses of at least 16 bytes' alignment; a chip's allocator may promise less."""
+    made, offset = Launched((output(),), (-1, 0), -1), [0]
+
+    def empty(size, **_):
+        raw = torch.empty_strided((64,), (1,), dtype=torch.float32)
+        first = -raw.data_ptr() // 4 % 4 + offset[0]
+        return raw[first : first + size[0]]
+
+    library = torch.library.Library("aten", "IMPL")
+    source = torch.arange(6.0)
+    try:
+        with launched(CLONE, made):
+            source.clone()
+            library.impl("empty.memory_format", empty, "CPU", allow_override=True)
+            for offset[0], want in ((0, (1, 1)), (1, (2, 1)), (4, (2, 2))):
+                assert torch.equal(source.clone(), 2 * source) and (made.in_python, len(made.calls)) == want
+    finally:
+        library._destroy()
 
 
 @only_cpp
